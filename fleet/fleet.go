@@ -258,6 +258,10 @@ type DataDisk struct {
 	Storage string `json:"storage,omitempty"`
 }
 
+// DeviceGroup returns a security group that applies to one network device only, such as
+// web@net1.
+func DeviceGroup(name string, device int) string { return name + "@net" + strconv.Itoa(device) }
+
 // scsiSlots is the number of SCSI slots in Proxmox.
 const scsiSlots = 31
 

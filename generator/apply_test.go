@@ -56,7 +56,7 @@ func TestAppliesWithoutDrift(t *testing.T) {
 			vm.Networks = []fleet.Network{{Bridge: "vmbr0", VLAN: 12, Firewall: true}, {Bridge: "vmbr0", Model: "e1000", MAC: "BC:24:11:0A:FF:01"}}
 			vm.Tags, vm.ResourcePool = []string{"team-b", "team-a"}, "nodes"
 			vm.Pool, vm.Name = "10g", fleet.NodeName("10g", vm.VMID)
-			vm.SecurityGroups = []string{"web", "ssh"}
+			vm.SecurityGroups = []string{"web@net0", "ssh"}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -57,7 +57,7 @@ var (
 	mac           = regexp.MustCompile(`^([0-9A-F][02468ACE](:[0-9A-F]{2}){5})?$`)
 	tag           = regexp.MustCompile(`^[a-z0-9_][a-z0-9_+.-]*$`)
 	pool          = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*){0,2}$`)
-	group         = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]{1,17}$`)
+	group         = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]{1,17}(@net(0|[1-9][0-9]?))?$`)
 	mappingName   = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]+$`)
 	mdevType      = regexp.MustCompile(`^([A-Za-z0-9][A-Za-z0-9_-]*)?$`)
 	searchDomain  = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?$`)
@@ -338,6 +338,7 @@ func (c *checker) disks(vm *fleet.VM) {
 func (c *checker) devices(vm *fleet.VM) {
 	c.require(len(vm.Networks) <= maxNetworks, "networks", "has %d entries: Proxmox supports at most %d", len(vm.Networks), maxNetworks)
 	firewall := len(vm.Networks) == 0
+	var filtered []string // the devices with firewall
 	for i, n := range vm.Networks {
 		field := fmt.Sprintf("networks[%d].", i)
 		c.match(field+"bridge", n.Bridge, bridge, "must be the name of a bridge or vnet")
@@ -351,7 +352,10 @@ func (c *checker) devices(vm *fleet.VM) {
 		for _, vlan := range n.Trunks {
 			c.require(1 <= vlan && vlan <= maxVLAN, field+"trunks", "%d: must be from 1 to %d", vlan, maxVLAN)
 		}
-		firewall = firewall || n.Firewall
+		if n.Firewall {
+			firewall = true
+			filtered = append(filtered, fmt.Sprintf("net%d", i))
+		}
 		for j := range n.Addresses {
 			c.address(fmt.Sprintf("%saddresses[%d].", field, j), &n.Addresses[j])
 		}
@@ -369,8 +373,13 @@ func (c *checker) devices(vm *fleet.VM) {
 			"must have lower case letters, digits, '_', '+', '.' and '-' only: Proxmox changes other characters")
 	}
 	for i, value := range vm.SecurityGroups {
-		c.match(fmt.Sprintf("security_groups[%d]", i), value, group,
-			"must have 2 to 18 letters, digits, '_' and '-', and begin with a letter")
+		field := fmt.Sprintf("security_groups[%d]", i)
+		c.match(field, value, group, "must have 2 to 18 letters, digits, '_' and '-', and begin with a letter; "+
+			"a group of one network device ends with the device, such as @net0")
+		if _, device, single := strings.Cut(value, "@"); single {
+			c.valid(slices.Contains(filtered, device), field, value, fmt.Sprintf("there is no network device %s with firewall: true: "+
+				"enable it for the network in the ProxmoxNodeClass", device))
+		}
 	}
 	c.require(len(vm.SecurityGroups) == 0 || firewall, "security_groups",
 		"no network has firewall: true, so they have no effect: enable it for a network in the ProxmoxNodeClass")

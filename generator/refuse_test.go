@@ -106,6 +106,13 @@ func TestRefusesVM(t *testing.T) {
 		"group without effect": {func(v *fleet.VM) {
 			v.SecurityGroups, v.Networks = []string{"k8s"}, []fleet.Network{{Bridge: "vmbr0"}}
 		}, "no network has firewall: true"},
+		"group of no device": {func(v *fleet.VM) {
+			v.SecurityGroups, v.Networks = []string{"k8s@net1"}, []fleet.Network{{Bridge: "vmbr0", Firewall: true}}
+		}, `security_groups[0] "k8s@net1": there is no network device net1 with firewall: true`},
+		"group of an open device": {func(v *fleet.VM) {
+			v.SecurityGroups, v.Networks = []string{"k8s@net1"}, []fleet.Network{{Bridge: "vmbr0", Firewall: true}, {Bridge: "vmbr1"}}
+		}, `security_groups[0] "k8s@net1": there is no network device net1`},
+		"group of a bridge": {func(v *fleet.VM) { v.SecurityGroups = []string{"k8s@vmbr0"} }, `security_groups[0] "k8s@vmbr0": must have 2 to 18`},
 		"resource pool":     {func(v *fleet.VM) { v.ResourcePool = "a/b/c/d" }, `resource_pool "a/b/c/d"`},
 		"l3":                {func(v *fleet.VM) { v.L3 = []int{topology.Unknown} }, "l3: [-1]"},
 		"pins of unpinned":  {func(v *fleet.VM) { v.CPUs = topology.CPUs(1) }, "cpus: 1: policy Shared does not pin CPUs"},

@@ -284,6 +284,7 @@ type VMIDRange struct {
 
 // Network is a network device.
 //
+// +kubebuilder:validation:XValidation:rule="!has(self.securityGroups) || self.securityGroups.size() == 0 || (has(self.firewall) && self.firewall)",message="have no effect without the firewall: set firewall to true, or remove them",fieldPath=".securityGroups"
 // +kubebuilder:validation:XValidation:rule="!has(self.queues) || !has(self.model) || self.model.size() == 0 || self.model == 'virtio'",message="has no effect on other models than virtio: remove it",fieldPath=".queues"
 type Network struct {
 	// Bridge is a bridge of the host, or an SDN vnet.
@@ -311,6 +312,15 @@ type Network struct {
 	// Firewall enables the Proxmox firewall for the device.
 	// +optional
 	Firewall bool `json:"firewall,omitempty"`
+
+	// SecurityGroups are Proxmox firewall groups that apply to this device only, before the
+	// groups in spec.securityGroups.
+	// +optional
+	// +kubebuilder:validation:MaxItems=10
+	// +kubebuilder:validation:items:MaxLength=18
+	// +kubebuilder:validation:items:XValidation:rule="self.matches('^[A-Za-z][A-Za-z0-9_-]+$')",message="is not a security group: use 2 to 18 of A-Z, a-z, 0-9, _ and -, and begin with a letter"
+	// +listType=set
+	SecurityGroups []string `json:"securityGroups,omitempty"`
 
 	// RateMBps limits the device to that many megabytes (10^6 bytes) per second in each
 	// direction, such as "12.5"; a string, because the value can be fractional. Empty means
@@ -385,6 +395,11 @@ type PCIDevice struct {
 // Addressed reports whether nodes of the class get static addresses.
 func (in *ProxmoxNodeClass) Addressed() bool {
 	return slices.ContainsFunc(in.Spec.Networks, func(n Network) bool { return len(n.AddressPools) > 0 })
+}
+
+// HasSecurityGroups reports whether nodes of the class have firewall groups.
+func (in *ProxmoxNodeClass) HasSecurityGroups() bool {
+	return len(in.Spec.SecurityGroups) > 0 || slices.ContainsFunc(in.Spec.Networks, func(n Network) bool { return len(n.SecurityGroups) > 0 })
 }
 
 // SizeGiB returns the size in GiB, or 0 if there is none.

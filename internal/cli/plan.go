@@ -278,7 +278,7 @@ func (s *session) inPlace(ctx context.Context, process Process, change *scaler.C
 				continue
 			}
 			from := vm.ResourcePool
-			scheduling.InPlace(nc, &vm.Spec)
+			scheduling.InPlace(nc, &vm.Spec, vm.Module)
 			if err := s.mayMove(ctx, vm.Host.Region, from, vm.ResourcePool); err != nil {
 				fmt.Fprintf(process.Stderr, "numaform: %s remains in resource pool %q: %v\n", vm.Name, from, err)
 				vm.ResourcePool = from

@@ -209,7 +209,7 @@ func (e *examination) cpuModels(ctx context.Context, r *Region, snapshot *topolo
 func (e *examination) firewalls(ctx context.Context) {
 	for i := range e.config.Regions {
 		r := &e.config.Regions[i]
-		classes := slices.DeleteFunc(e.usedIn(r), func(c *v1alpha1.ProxmoxNodeClass) bool { return len(c.Spec.SecurityGroups) == 0 })
+		classes := slices.DeleteFunc(e.usedIn(r), func(c *v1alpha1.ProxmoxNodeClass) bool { return !c.HasSecurityGroups() })
 		if len(classes) == 0 || !slices.ContainsFunc(e.seen.Hosts, func(h topology.Host) bool { return h.Region == r.Name }) {
 			continue
 		}

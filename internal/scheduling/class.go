@@ -17,6 +17,7 @@ import (
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/crd"
+	"github.com/numaform/numaform/state/guard"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -110,7 +111,8 @@ func baseSpec(nc *v1alpha1.ProxmoxNodeClass) fleet.Spec {
 		HostSelection: fleet.HostSelection(spec.Placement.HostSelection),
 		MaxHostLoad:   spec.Placement.HostLoadLimit(),
 	}
-	InPlace(nc, &base)
+	base.Networks = Networks(nc)
+	InPlace(nc, &base, "")
 	if base.Policy == fleet.PolicyShared {
 		base.Overcommit, _ = spec.Placement.OvercommitRatio()
 	}
@@ -123,7 +125,6 @@ func baseSpec(nc *v1alpha1.ProxmoxNodeClass) fleet.Spec {
 	if nc.Seeded() {
 		base.SeedStorage = cmp.Or(spec.Metadata.Storage, fleet.AnySeedStorage)
 	}
-	base.Networks = Networks(nc)
 	for _, d := range spec.PCIDevices {
 		base.PCIDevices = append(base.PCIDevices, fleet.PCIDevice{Mapping: d.Mapping, MDev: d.MDev, PCIe: d.PCIe, XVGA: d.XVGA})
 	}
@@ -167,15 +168,35 @@ func Networks(nc *v1alpha1.ProxmoxNodeClass) []fleet.Network {
 
 // InPlace sets the fields of a Spec that a class changes while VMs run: tags, pool,
 // security groups, and the emulator setting of VMs that the host agent pins. None of them
-// is in ClassHash.
-func InPlace(nc *v1alpha1.ProxmoxNodeClass, spec *fleet.Spec) {
+// is in ClassHash. module is the hash of the modules that the VM's file calls; empty means the
+// modules of new VMs.
+func InPlace(nc *v1alpha1.ProxmoxNodeClass, spec *fleet.Spec, module string) {
 	spec.Tags = sortedCopy(nc.Spec.Tags)
 	spec.ResourcePool = nc.Spec.Pool
-	spec.SecurityGroups = slices.Clone(nc.Spec.SecurityGroups)
+	spec.SecurityGroups = securityGroups(nc, spec.Networks, module)
 	spec.Emulator = ""
 	if spec.Policy.Pinned() && spec.PinWith == fleet.PinWithHostAgent {
 		spec.Emulator = fleet.Emulator(nc.Spec.Placement.Emulator)
 	}
+}
+
+// securityGroups returns the security groups of a class that have an effect on a VM with the
+// devices and modules, groups of single devices first. A VM whose devices differ from the
+// class is drifted, and until it is replaced, it has no groups of these devices.
+func securityGroups(nc *v1alpha1.ProxmoxNodeClass, devices []fleet.Network, module string) []string {
+	var groups []string
+	for i, n := range nc.Spec.Networks {
+		if i >= len(devices) || !devices[i].Firewall || devices[i].Bridge != n.Bridge || !guard.GroupsOfDevices(module) {
+			continue
+		}
+		for _, name := range sortedCopy(n.SecurityGroups) {
+			groups = append(groups, fleet.DeviceGroup(name, i))
+		}
+	}
+	if len(devices) == 0 || slices.ContainsFunc(devices, func(n fleet.Network) bool { return n.Firewall }) {
+		groups = append(groups, nc.Spec.SecurityGroups...)
+	}
+	return groups
 }
 
 // hardwareOf returns a class's hardware in the form of a Spec, or nil if it overrides nothing.
@@ -414,6 +435,7 @@ func ClassHash(nc *v1alpha1.ProxmoxNodeClass) string {
 		slices.Sort(h.Networks[i].Trunks)
 		h.Networks[i].MACPrefix = strings.ToUpper(h.Networks[i].MACPrefix)
 		h.Networks[i].AddressPools = sortedCopy(h.Networks[i].AddressPools)
+		h.Networks[i].SecurityGroups = nil // they change in place
 	}
 	if k := h.Kubelet; k != nil {
 		k.AllowedUnsafeSysctls = sortedCopy(k.AllowedUnsafeSysctls)

@@ -25,10 +25,11 @@ spec:
   bootDevice: {size: 20G, storage: local}
   cpuType: x86-64-v2-AES
   placement: {policy: Shared, overcommit: "1.5", hostSelection: Balanced, maxHostLoad: 80}
-  networks: [{bridge: vmbr1, vlan: 7, mtu: 1, firewall: true}]
+  networks: [{bridge: vmbr1, vlan: 7, mtu: 1, firewall: true, securityGroups: [ssh, web]}]
   tags: [workers, k8s]
   pool: k8s
   securityGroups: [kube]
+  vmidRange: {lower: 2100, upper: 2199}
 ---
 `
 	pool := strings.Replace(nodePool("general", "full", ""), "requirements: []",
@@ -45,7 +46,8 @@ spec:
 		Policy: fleet.PolicyShared, Overcommit: 1.5, HostSelection: fleet.Balanced, MaxHostLoad: 80, Hosts: []topology.HostID{{Region: "lab", Host: "epyc"}, {Region: "lab", Host: "xeon"}},
 		Template: "debian", Clone: fleet.CloneFull, CPUType: "x86-64-v2-AES", DiskGiB: 50, Storage: "local",
 		Networks: []fleet.Network{{Bridge: "vmbr1", VLAN: 7, MTU: 1, Firewall: true}},
-		Tags:     []string{"k8s", "workers"}, ResourcePool: "k8s", SecurityGroups: []string{"kube"},
+		Tags:     []string{"k8s", "workers"}, ResourcePool: "k8s", SecurityGroups: []string{"ssh@net0", "web@net0", "kube"},
+		VMIDs:  fleet.VMIDRange{Lower: 2100, Upper: 2199},
 		Labels: map[string]string{"example.com/team": "red"},
 		Demand: fleet.Demand{Pods: 2, CPUMilli: 3000, MemoryMiB: 4096},
 	}

@@ -42,6 +42,8 @@ func TestClassHash(t *testing.T) {
 		{"pool", "{pool: a, " + rest + "}", true},
 		{"VMID range", "{vmidRange: {lower: 100, upper: 200}, " + rest + "}", true},
 		{"security groups", "{securityGroups: [ab], " + rest + "}", true},
+		{"security groups of a device", `{template: {name: t, tags: [a, b]}, bootDevice: {size: 40G, storage: s}, networks: [{bridge: vmbr0, securityGroups: [ab]}],
+			placement: {policy: Shared, overcommit: "1.5"}, kubelet: {maxPods: 50, allowedUnsafeSysctls: [x, y]}}`, true},
 		{"token", "{tokenTTL: 1h, " + rest + "}", true},
 		{"join timeout", "{joinTimeout: 5m, " + rest + "}", true},
 		{"memory overhead", "{memoryOverheadMiB: 9, " + rest + "}", true},

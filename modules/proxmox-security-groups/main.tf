@@ -6,7 +6,8 @@ resource "proxmox_virtual_environment_firewall_rules" "security_groups" {
     for_each = var.security_groups
 
     content {
-      security_group = rule.value
+      security_group = split("@", rule.value)[0]
+      iface          = try(split("@", rule.value)[1], null)
       comment        = "numaform"
     }
   }

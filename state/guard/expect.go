@@ -2,7 +2,9 @@ package guard
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 
 	tfjson "github.com/hashicorp/terraform-json"
 )
@@ -27,6 +29,10 @@ func (c *checker) expect(rc *tfjson.ResourceChange, r *request) {
 	}
 	if r.inputs.options() && !module.options {
 		c.deny(RuleExpected, rc.Address, fmt.Sprintf("the VM's file sets options of hardware or network devices, which the modules %.40q do not support: restore the file, or replace the node", r.Module))
+		return
+	}
+	if !module.deviceGroups && slices.ContainsFunc(r.inputs.SecurityGroups, func(group string) bool { return strings.Contains(group, "@") }) {
+		c.deny(RuleExpected, rc.Address, fmt.Sprintf("the VM's file has security groups of network devices, which the modules %.40q do not support: restore the file, or replace the node", r.Module))
 		return
 	}
 	if module.adopted && rc.Change.Before == nil {

@@ -109,12 +109,13 @@ func (c *checker) importedGroups(rc *tfjson.ResourceChange, r *request) {
 	}
 }
 
-// groups returns the name of the security group in each firewall rule, or "" for a rule
-// of another kind.
+// groups returns the security group and the network device of each firewall rule, or an empty
+// group for a rule of another kind.
 func groups(firewall any) []string {
 	var names []string
 	for _, rule := range list(attributes(firewall)["rule"]) {
-		names = append(names, text(attributes(rule)["security_group"]))
+		rule := attributes(rule)
+		names = append(names, text(rule["security_group"])+"@"+text(rule["iface"]))
 	}
 	return names
 }

@@ -1,7 +1,9 @@
 package guard_test
 
 import (
+	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -9,6 +11,7 @@ import (
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/modules"
 	"github.com/numaform/numaform/state/guard"
 )
 
@@ -87,6 +90,48 @@ func TestCheckSecurityGroups(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestCheckSecurityGroupsOfDevices checks that a group of one device is expected as the module
+// writes it, and that modules that do not have such groups are refused.
+func TestCheckSecurityGroupsOfDevices(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, iface, module string
+		part                string
+	}{
+		{"its device", "net1", modules.Hash(), ""},
+		{"another device", "net0", modules.Hash(), "rule[0].iface"},
+		{"all devices", "", modules.Hash(), "rule[0].iface"},
+		{"an older module", "net1", "f95ae3a2e756d6a4", "security groups of network devices, which the modules"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			plan := edited(t, "firewall", edits{groupsCome + "change.after.rule.0.iface": tt.iface})
+			asked := filled(plan, mixed)
+			asked.Create = slices.Clone(asked.Create)
+			target := &asked.Create[0]
+			group := texts(t, target.Inputs)[0]
+			target.Module = tt.module
+			target.Inputs = []byte(strings.Replace(string(target.Inputs), `"`+group+`"`, `"`+group+`@net1"`, 1))
+			v := guard.Check(plan, asked, guard.DefaultRules())
+			if denied := has(v, guard.Deny, guard.RuleExpected, tt.part); tt.part == "" && v.Decision != guard.Allow || tt.part != "" && !denied {
+				t.Errorf("want %q, got\n%s", tt.part, v)
+			}
+		})
+	}
+}
+
+// texts returns the security groups in the arguments of a file.
+func texts(t *testing.T, inputs []byte) []string {
+	t.Helper()
+	var in struct {
+		Groups []string `json:"security_groups"`
+	}
+	if err := json.Unmarshal(inputs, &in); err != nil || len(in.Groups) == 0 {
+		t.Fatalf("arguments %s: %v", inputs, err)
+	}
+	return in.Groups
 }
 
 func TestCheckUpdateOfSecurityGroups(t *testing.T) {

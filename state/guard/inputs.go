@@ -148,6 +148,8 @@ type nodeModule struct {
 	standby bool
 	// options is set if the release has the arguments in inputs.options.
 	options bool
+	// deviceGroups is set if the release has security groups of single network devices.
+	deviceGroups bool
 	// adopted is set for the modules of adopted VMs.
 	adopted bool
 }
@@ -160,6 +162,7 @@ var nodeModules = map[string]nodeModule{
 	"c62bcf5233d88919": {migrate: waitLong},
 	"2eb0b7e97a74c03e": {migrate: waitLong, standby: true},
 	"f95ae3a2e756d6a4": {migrate: waitLong, standby: true, options: true},
+	"33b01d5508ee4608": {migrate: waitLong, standby: true, options: true, deviceGroups: true},
 	modules.Adopted:    {migrate: waitLong, adopted: true},
 }
 
@@ -169,6 +172,10 @@ func Knows(hash string) bool {
 	_, known := nodeModules[hash]
 	return known
 }
+
+// GroupsOfDevices reports whether the modules with a hash support security groups of single
+// network devices. An empty hash means the modules of new VMs, which do.
+func GroupsOfDevices(hash string) bool { return hash == "" || nodeModules[hash].deviceGroups }
 
 // options reports whether the file has arguments of hardware or network devices that the
 // first releases of the module do not have, and would ignore.
@@ -383,7 +390,8 @@ func pciDevices(in *inputs) blocks {
 func groupsOf(in *inputs) values {
 	rules := blocks{}
 	for _, group := range in.SecurityGroups {
-		rules = append(rules, values{"security_group": group, "comment": "numaform", "enabled": true, "pos": computed{}})
+		name, device, _ := strings.Cut(group, "@")
+		rules = append(rules, values{"security_group": name, "iface": device, "comment": "numaform", "enabled": true, "pos": computed{}})
 	}
 	return values{"id": computed{}, "vm_id": in.VMID, "node_name": ignored{in.Host}, "rule": rules}
 }

@@ -121,7 +121,7 @@ func (c *InPlace) update(ctx context.Context, nc *v1alpha1.ProxmoxNodeClass, sta
 			continue // a standby VM is updated once it has become a node, an adopted VM when it is replaced
 		}
 		from := vm.ResourcePool
-		scheduling.InPlace(nc, &vm.Spec)
+		scheduling.InPlace(nc, &vm.Spec, vm.Module)
 		if vm.ResourcePool != from {
 			m := move{region: vm.Host.Region, from: from, to: vm.ResourcePool}
 			if _, known := checked[m]; !known {

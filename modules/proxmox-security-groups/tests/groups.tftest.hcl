@@ -23,6 +23,28 @@ run "each_group_is_a_rule" {
   }
 }
 
+run "a_group_of_one_device" {
+  variables {
+    security_groups = ["storage@net1", "k8s"]
+  }
+  assert {
+    condition     = proxmox_virtual_environment_firewall_rules.security_groups.rule[*].security_group == tolist(["storage", "k8s"])
+    error_message = "The name of the device must not be part of the group."
+  }
+  assert {
+    condition     = proxmox_virtual_environment_firewall_rules.security_groups.rule[0].iface == "net1" && coalesce(proxmox_virtual_environment_firewall_rules.security_groups.rule[1].iface, "all") == "all"
+    error_message = "Only the group with a device must have one."
+  }
+}
+
+run "no_device" {
+  command = plan
+  variables {
+    security_groups = ["storage@vmbr0"]
+  }
+  expect_failures = [var.security_groups]
+}
+
 run "no_groups" {
   command = plan
   variables {

@@ -3,6 +3,7 @@ package pvesim
 import (
 	"encoding/json"
 	"maps"
+	"regexp"
 	"slices"
 	"strconv"
 )
@@ -167,8 +168,14 @@ func putFirewallRule(r *request) (any, error) {
 	})
 }
 
-// verifyRule checks type and action of a VM's rule (pve-firewall 6.0.4,
-// PVE/Firewall.pm:1731-1738, 1807-1833). A security group need not exist.
+var (
+	vmDevice  = regexp.MustCompile(`^net[0-9]+$`)
+	groupName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]+$`)
+)
+
+// verifyRule checks type, action and network device of a VM's rule (pve-firewall 6.0.4,
+// PVE/Firewall.pm:1731-1738, 1807-1845). A security group need not exist, and neither need the
+// device: a rule of a device applies to no other (line 2683).
 func verifyRule(rule map[string]string) *apiError {
 	kind, action := rule["type"], rule["action"]
 	switch {
@@ -176,12 +183,14 @@ func verifyRule(rule map[string]string) *apiError {
 		return oneParamError("type", "missing property")
 	case action == "":
 		return oneParamError("action", "missing property")
-	case kind == "group":
-		return nil
-	case kind != "in" && kind != "out":
+	case kind == "group" && !groupName.MatchString(action):
+		return oneParamError("action", "invalid characters in security group name")
+	case kind != "group" && kind != "in" && kind != "out":
 		return oneParamError("type", "invalid rule type '%s' for rule_env 'vm'", kind)
-	case !holds([]string{"ACCEPT", "DROP", "REJECT"}, action):
+	case kind != "group" && !holds([]string{"ACCEPT", "DROP", "REJECT"}, action):
 		return oneParamError("action", "unknown action '%s'", action)
+	case rule["iface"] != "" && !vmDevice.MatchString(rule["iface"]):
+		return oneParamError("iface", "value does not match the regex pattern 'net\\d+'")
 	}
 	return nil
 }

@@ -61,6 +61,7 @@ func TestParameterErrors(t *testing.T) {
 		{"hookscript nowhere", "PUT", conf, []string{"hookscript", "tank:snippets/y.sh"}, "hookscript", "storage 'tank' does not exist\n"},
 		{"firewall action", "POST", vm100 + "/firewall/rules", []string{"type", "in", "action", "PASS"}, "action", "unknown action 'PASS'"},
 		{"firewall direction", "POST", vm100 + "/firewall/rules", []string{"type", "forward", "action", "DROP"}, "type", "invalid rule type 'forward' for rule_env 'vm'"},
+		{"firewall device", "POST", vm100 + "/firewall/rules", []string{"type", "group", "action", "web", "iface", "vmbr0"}, "iface", "value does not match the regex pattern 'net\\d+'"},
 		{"security group", "POST", vm100 + "/firewall/rules", []string{"type", "group", "action", "7"}, "action", "value does not match the regex pattern"},
 		{"upload to a bad node name", "POST", "/nodes/a_b/storage/local/upload", []string{"content", "iso", "filename", "x.iso"}, "node", "invalid format - value does not look like a valid node name\n"},
 	} {

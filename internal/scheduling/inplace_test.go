@@ -1,0 +1,40 @@
+package scheduling_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/scheduling"
+)
+
+// TestInPlaceGroups checks which security groups a running VM gets from its class: only
+// groups that have an effect on its devices, and that its modules support. A VM that lacks a
+// device of its class is replaced, but must not prevent changes of the fleet until then.
+func TestInPlaceGroups(t *testing.T) {
+	t.Parallel()
+	nc := nodeClass(t, `{template: {name: t}, securityGroups: [kube], networks: [
+		{bridge: vmbr0, firewall: true, securityGroups: [web]}, {bridge: vmbr1, firewall: true, securityGroups: [storage, backup]}]}`)
+	const older = "f95ae3a2e756d6a4"
+	for _, test := range []struct {
+		name   string
+		vm     []fleet.Network
+		module string
+		want   []string
+	}{
+		{"as in the class", []fleet.Network{{Bridge: "vmbr0", Firewall: true}, {Bridge: "vmbr1", Firewall: true}}, "", []string{"web@net0", "backup@net1", "storage@net1", "kube"}},
+		{"one device", []fleet.Network{{Bridge: "vmbr0", Firewall: true}}, "", []string{"web@net0", "kube"}},
+		{"a device without firewall", []fleet.Network{{Bridge: "vmbr0", Firewall: true}, {Bridge: "vmbr1"}}, "", []string{"web@net0", "kube"}},
+		{"another device", []fleet.Network{{Bridge: "vmbr0", Firewall: true}, {Bridge: "vmbr2", Firewall: true}}, "", []string{"web@net0", "kube"}},
+		{"no firewall", []fleet.Network{{Bridge: "vmbr0"}}, "", nil},
+		{"devices of the template", nil, "", []string{"kube"}},
+		{"older modules", []fleet.Network{{Bridge: "vmbr0", Firewall: true}}, older, []string{"kube"}},
+	} {
+		spec := fleet.Spec{Networks: test.vm}
+		scheduling.InPlace(nc, &spec, test.module)
+		if diff := cmp.Diff(test.want, spec.SecurityGroups); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", test.name, diff)
+		}
+	}
+}
