@@ -7,6 +7,7 @@ import "cmp"
 // +kubebuilder:validation:XValidation:rule="(has(self.type) && self.type == 'cdrom') || !has(self.storage) || self.storage.size() == 0",message="has no effect without a seed: remove it, or set type to cdrom",fieldPath=".storage"
 // +kubebuilder:validation:XValidation:rule="(has(self.type) && self.type in ['cdrom', 'agent']) || !has(self.templatesRef)",message="has no effect with this type: remove it, or set type to cdrom or agent",fieldPath=".templatesRef"
 // +kubebuilder:validation:XValidation:rule="(has(self.type) && self.type in ['cdrom', 'agent']) || !has(self.valuesRef)",message="has no effect with this type: remove it, or set type to cdrom or agent",fieldPath=".valuesRef"
+// +kubebuilder:validation:XValidation:rule="(has(self.type) && self.type in ['cdrom', 'agent']) || !has(self.sshAuthorizedKeys) || self.sshAuthorizedKeys.size() == 0",message="has no effect with this type: set type to cdrom, or put the keys into the template with qm set VMID --sshkeys FILE",fieldPath=".sshAuthorizedKeys"
 // +kubebuilder:validation:XValidation:rule="!has(self.type) || self.type != 'agent' || has(self.templatesRef)",message="is required by type agent: set it to a Secret whose key join-command is the script that the guest agent runs",fieldPath=".templatesRef"
 // +kubebuilder:validation:XValidation:rule="(has(self.type) && self.type in ['cdrom', 'agent']) || !has(self.token) || self.token.size() == 0",message="has no effect with this type: remove it, or set type to cdrom or agent",fieldPath=".token"
 type Metadata struct {
@@ -34,6 +35,17 @@ type Metadata struct {
 	// ValuesRef names a Secret whose keys templates read as .Values.
 	// +optional
 	ValuesRef *SecretReference `json:"valuesRef,omitempty"`
+
+	// SSHAuthorizedKeys are public keys that may log in to nodes, one key in each entry.
+	// numaform's own template passes them to cloud-init, and templates read them as
+	// .Values.SSHAuthorizedKeys, one key per line, followed by the keys under that name in
+	// valuesRef.
+	// +optional
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=2048
+	// +kubebuilder:validation:items:XValidation:rule="self.matches('^(ssh-ed25519|ssh-rsa|ecdsa-sha2-nistp(256|384|521)|sk-ssh-ed25519@openssh[.]com|sk-ecdsa-sha2-nistp256@openssh[.]com) AAAA[A-Za-z0-9+/]+={0,3}( [ -~]*)?$')",message="is not a public key: write the one line of a file such as id_ed25519.pub, without options"
+	// +listType=set
+	SSHAuthorizedKeys []string `json:"sshAuthorizedKeys,omitempty"`
 
 	// Token is the form of a node's join token: ServiceAccount, which the kubelet accepts, or
 	// Bootstrap, an ID.SECRET in kube-system, which kubeadm join, k3s and Talos require.

@@ -33,7 +33,7 @@ func kproximateOptions() []option {
 		{kindEnvironment, "kpNodeLabels", "NodePool spec.template.metadata.labels.*", "without TargetHost: all nodes have the host as topology.kubernetes.io/zone, and the region of numaform.yaml as topology.kubernetes.io/region", kpxLabels},
 		{kindEnvironment, "kpQemuExecJoin", "ProxmoxNodeClass spec.metadata.type", "true is agent, false is none", elsewhere},
 		{kindEnvironment, "kpJoinCommand", "Secret stringData.join-command", "it runs up to three times, so it must be idempotent, and the Node must register with the taint karpenter.sh/unregistered:NoExecute and the name of the VM: see docs/join.md", kpxJoin},
-		{kindEnvironment, "sshKey", "", "numaform writes SSH keys by its seed only (metadata.type cdrom with a valuesRef whose key SSHAuthorizedKeys has the keys): put the key into the template", kpxKey},
+		{kindEnvironment, "sshKey", "", "numaform writes SSH keys by its seed only (spec.metadata.sshAuthorizedKeys, with type cdrom): put the key into the template", kpxKey},
 		{kindEnvironment, "kpNodeDisableSsh", "", "without a seed, numaform writes no SSH key", nil},
 		{kindEnvironment, "loadHeadroom", "NodePool spec.disruption", "Karpenter removes a node only if its pods fit on the others: for headroom, use a CapacityBuffer (docs/nodepools.md)", noted},
 		{kindEnvironment, "pollInterval", "", "numaform watches pods instead", nil},

@@ -146,6 +146,9 @@ type materials struct {
 	values    map[string]any
 }
 
+// sshAuthorizedKeys is the key of the SSH keys in a Secret of values and in .Values.
+const sshAuthorizedKeys = "SSHAuthorizedKeys"
+
 // gather reads the inputs for the seeds of a class. It returns a *MetadataError if a
 // person must fix something.
 func (s *Seeder) gather(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) (*materials, error) {
@@ -175,6 +178,12 @@ func (s *Seeder) gatherFor(ctx context.Context, class *v1alpha1.ProxmoxNodeClass
 	}
 	for key, value := range values {
 		found.values[key] = string(value)
+	}
+	if keys := class.Spec.Metadata.SSHAuthorizedKeys; len(keys) > 0 {
+		if more, ok := values[sshAuthorizedKeys]; ok {
+			keys = append(slices.Clone(keys), string(more))
+		}
+		found.values[sshAuthorizedKeys] = strings.Join(keys, "\n")
 	}
 	return found, nil
 }

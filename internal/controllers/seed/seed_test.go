@@ -137,6 +137,29 @@ func TestSeedOfAStandbyVMWithoutDrive(t *testing.T) {
 
 // TestSeedOfAClassWithItsOwnKubelet checks that a class's kubelet settings and the
 // cluster's information reach the guest.
+// TestSSHAuthorizedKeys checks that the keys of a class are in the user-data, before the keys
+// in its Secret.
+func TestSSHAuthorizedKeys(t *testing.T) {
+	w := newWorld(t)
+	own := class("ssh-keys")
+	own.Spec.Metadata.SSHAuthorizedKeys = []string{"ssh-ed25519 AAAAC3Nz me@laptop", "ssh-rsa AAAAB3Nz"}
+	own.Spec.Metadata.ValuesRef = &v1alpha1.SecretReference{Name: "ssh-values"}
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: "ssh-values", Namespace: namespace}, StringData: map[string]string{"SSHAuthorizedKeys": "ssh-ed25519 AAAAof-the-secret\n"},
+	}
+	if err := errors.Join(w.client.Create(t.Context(), secret), w.client.Create(t.Context(), own)); err != nil {
+		t.Fatal(err)
+	}
+	vm := w.vm(2005, "pve-1")
+	vm.NodeClass = own.Name
+	w.claim(vm)
+	w.seed(w.seeder(), vm)
+	const want = `ssh_authorized_keys: ["ssh-ed25519 AAAAC3Nz me@laptop","ssh-rsa AAAAB3Nz","ssh-ed25519 AAAAof-the-secret"]`
+	if got := string(w.documents(vm).UserData); !strings.Contains(got, want) {
+		t.Errorf("user-data lacks %s:\n%s", want, got)
+	}
+}
+
 func TestSeedOfAClassWithItsOwnKubelet(t *testing.T) {
 	w := newWorld(t, func(c *seed.Config) {
 		c.Cluster.Join = seed.Join{
