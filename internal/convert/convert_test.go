@@ -217,14 +217,14 @@ func TestLogins(t *testing.T) {
 	})
 	const config = `clusterID: prod
 clusters:
-- password_file: secrets/one-password
-  region: one
+- password_file: secrets/One-password
+  region: One
   url: https://192.0.2.1:8006/api2/json
   username: root@pam
   vmid_range:
     lower: 500
     upper: 1499
-- region: two
+- region: Two
   token_id_file: /etc/id
   token_secret_file: /etc/secret
   url: https://192.0.2.2:8006/api2/json
@@ -248,7 +248,7 @@ spec:
     hostSelection: Balanced
     pinWith: Affinity
     policy: Dedicated
-  region: one
+  region: One
   template:
     name: talos
     tags:
@@ -257,7 +257,7 @@ spec:
 	if diff := cmp.Diff(class, content(t, result, "manifests/nodeclasses.yaml")); diff != "" {
 		t.Errorf("class (-want +got):\n%s", diff)
 	}
-	if got := content(t, result, "secrets/one-password"); got != "secret-1\n" {
+	if got := content(t, result, "secrets/One-password"); got != "secret-1\n" {
 		t.Errorf("password is %q", got)
 	}
 }

@@ -21,7 +21,7 @@ const (
 func kppOptions() []option {
 	rows := []option{
 		// The configuration file.
-		{kindConfig, "clusters[].region", "numaform.yaml clusters[].region", "in lower case, which changes the region in labels and in provider IDs of new nodes", regionOf},
+		{kindConfig, "clusters[].region", "numaform.yaml clusters[].region", "", copied},
 		{kindConfig, "clusters[].url", "numaform.yaml clusters[].url", "", copied},
 		{kindConfig, "clusters[].insecure", "numaform.yaml clusters[].insecure", "", copied},
 		{kindConfig, "clusters[].token_id", "numaform.yaml clusters[].token_id", "", copied},
@@ -50,7 +50,7 @@ func kppOptions() []option {
 		{kindFlags, "leader-election-name", "", "numaform has its own Lease, so both can run while you move", nil},
 
 		// ProxmoxNodeClass.
-		{oursClass, "spec.region", "ProxmoxNodeClass spec.region", "in lower case, which changes the region in labels and in provider IDs of new nodes", regionOf},
+		{oursClass, "spec.region", "ProxmoxNodeClass spec.region", "", copied},
 		{oursClass, "spec.placementStrategy.zoneBalance", "ProxmoxNodeClass spec.placement.hostSelection", "Balanced also considers what is allocated to guests. AvailabilityFirst is not needed: numaform considers all hosts in one decision", kppBalance},
 		{oursClass, "spec.instanceTemplateRef.kind", "", "the fields of the template become fields of the class", elsewhere},
 		{oursClass, "spec.instanceTemplateRef.name", "ProxmoxNodeClass spec.template", "", elsewhere},
@@ -79,10 +79,10 @@ func kppOptions() []option {
 func kppTemplateRows() []option {
 	const image = "not converted, because numaform's kind also requires the size of the disk, and a checksum: write a ProxmoxTemplate as docs/templates.md describes, or keep the template that exists in Proxmox, whose name the class has"
 	rows := []option{
-		{kindUnmanaged, "spec.region", "ProxmoxNodeClass spec.region", "in lower case, which changes the region in labels and in provider IDs of new nodes", regionOf},
+		{kindUnmanaged, "spec.region", "ProxmoxNodeClass spec.region", "", copied},
 		{kindUnmanaged, "spec.templateName", "ProxmoxNodeClass spec.template.name", "", copied},
 		{kindUnmanaged, "spec.tags", "ProxmoxNodeClass spec.template.tags", "", copied},
-		{kindTemplate, "spec.region", "ProxmoxNodeClass spec.region", "in lower case, which changes the region in labels and in provider IDs of new nodes", regionOf},
+		{kindTemplate, "spec.region", "ProxmoxNodeClass spec.region", "", copied},
 		{kindTemplate, "spec.description", "", "numaform writes the description of its templates", nil},
 		{kindTemplate, "spec.sourceImage.url", "ProxmoxTemplate spec.image.url", image, nil},
 		{kindTemplate, "spec.sourceImage.imageName", "", "numaform names the file of an image by its URL", nil},
@@ -138,14 +138,14 @@ func kppOtherRows() []option {
 		{oursSecret, "network-config", "Secret stringData.network-config", "", elsewhere},
 		{oursSecret, "vendor-data", "Secret stringData.vendor-data", "", elsewhere},
 		{oursSecret, "*", "Secret stringData.*", "", elsewhere},
-		{kindSettings, "*.*.sockets", "nodes-settings.json *.*.sockets", "", kppSetting},
-		{kindSettings, "*.*.threads", "nodes-settings.json *.*.threads", "", kppSetting},
-		{kindSettings, "*.*.uncorecaches", "nodes-settings.json *.*.uncorecaches", "", kppSetting},
-		{kindSettings, "*.*.nodes.*.cpus", "nodes-settings.json *.*.nodes.*.cpus", "", kppSetting},
-		{kindSettings, "*.*.nodes.*.memsize", "nodes-settings.json *.*.nodes.*.memsize", "", kppSetting},
-		{kindSettings, "*.*.nodes.*.memory", "nodes-settings.json *.*.nodes.*.memsize", "karpenter-provider-proxmox documents the key memory, but reads memsize", kppSetting},
-		{kindSettings, "*.*.reservedcpus", "nodes-settings.json *.*.reservedcpus", "", kppSetting},
-		{kindSettings, "*.*.reservedmemory", "nodes-settings.json *.*.reservedmemory", "", kppSetting},
+		{kindSettings, "*.*.sockets", "nodes-settings.json *.*.sockets", "", copied},
+		{kindSettings, "*.*.threads", "nodes-settings.json *.*.threads", "", copied},
+		{kindSettings, "*.*.uncorecaches", "nodes-settings.json *.*.uncorecaches", "", copied},
+		{kindSettings, "*.*.nodes.*.cpus", "nodes-settings.json *.*.nodes.*.cpus", "", copied},
+		{kindSettings, "*.*.nodes.*.memsize", "nodes-settings.json *.*.nodes.*.memsize", "", copied},
+		{kindSettings, "*.*.nodes.*.memory", "nodes-settings.json *.*.nodes.*.memsize", "karpenter-provider-proxmox documents the key memory, but reads memsize", copied},
+		{kindSettings, "*.*.reservedcpus", "nodes-settings.json *.*.reservedcpus", "", copied},
+		{kindSettings, "*.*.reservedmemory", "nodes-settings.json *.*.reservedmemory", "", copied},
 		{kindInstanceTypes, "types[].name", "instance-types.json [].name", "", elsewhere},
 		{kindInstanceTypes, "types[].capacity.*", "instance-types.json [].capacity.*", "", elsewhere},
 		{kindInstanceTypes, "types[].capacitytype", "instance-types.json [].capacitytype", "", elsewhere},
@@ -406,20 +406,6 @@ func kppEnabled(_ *conversion, at *place) {
 	at.verdict, at.reason = Kept, ""
 }
 
-func kppSetting(c *conversion, at *place) {
-	at.keys[0] = strings.ToLower(at.keys[0]) // the region
-	at.put(c, at.value)
-}
-
-// regionOf sets a region. Regions are labels and directories, so numaform's are in lower case.
-func regionOf(c *conversion, at *place) {
-	theirs := text(at.value)
-	if strings.ToLower(theirs) == theirs {
-		at.verdict, at.reason = Kept, ""
-	}
-	at.put(c, strings.ToLower(theirs))
-}
-
 func kppTags(c *conversion, at *place) {
 	var tags []any
 	at.verdict, at.reason = Kept, ""
@@ -437,7 +423,7 @@ func kppSecret(kind string) func(*conversion, *place) {
 	return func(c *conversion, at *place) {
 		clusters, _ := at.from.Fields["clusters"].([]any)
 		fields, _ := clusters[at.index[0]].(map[string]any)
-		at.put(c, c.secretFile(strings.ToLower(text(fields["region"]))+"-"+kind, text(at.value)))
+		at.put(c, c.secretFile(text(fields["region"])+"-"+kind, text(at.value)))
 	}
 }
 

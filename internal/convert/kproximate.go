@@ -94,9 +94,8 @@ func (c *conversion) kproximate(objects []Object) error {
 	if region := labels["topology.kubernetes.io/region"]; region != "" {
 		c.Region = region
 	}
-	region := strings.ToLower(c.Region)
-	put(c.object(oursConfig, ""), "clusters[].region", nil, region)
-	put(c.spec(kpxName), "region", nil, region)
+	put(c.object(oursConfig, ""), "clusters[].region", nil, c.Region)
+	put(c.spec(kpxName), "region", nil, c.Region)
 	c.kpxPool(&environment)
 	for _, o := range chart {
 		c.walk(o)

@@ -128,9 +128,9 @@ func (c *conversion) kubeNodeSmith(objects []Object) error {
 		if _, known := clusters[endpoint]; !known {
 			clusters[endpoint] = len(clusters)
 		}
-		region := strings.ToLower(c.Region)
+		region := c.Region
 		if clusters[endpoint] > 0 {
-			region = strings.ToLower(o.Name)
+			region = o.Name
 		}
 		c.knsRegion(o, clusters[endpoint], region, secrets)
 	}

@@ -70,6 +70,18 @@ func TestLoadDefaults(t *testing.T) {
 	}
 }
 
+// TestRegionsAsInProviderIDs checks that a region can have every name that a label can have,
+// because nodes of other autoscalers keep their providerIDs.
+func TestRegionsAsInProviderIDs(t *testing.T) {
+	t.Parallel()
+	for _, region := range []string{"Region-1", "DC_1.a", "R"} {
+		config, _, err := load(t, strings.Replace(minimal, "region-1", region, 1))
+		if err != nil || string(config.Clusters[0].Region) != region {
+			t.Errorf("region %q: %v", region, err)
+		}
+	}
+}
+
 // TestTimeoutsOfTheModule checks that the configuration's defaults equal the module's,
 // because a file omits values that are the default of both.
 func TestTimeoutsOfTheModule(t *testing.T) {
@@ -230,6 +242,9 @@ func TestLoadRefuses(t *testing.T) {
 		{"pairs by environment", minimal, "NUMAFORM_FLEET_BACKEND_CONFIG=path=x", "must be a map such as {name: value}"},
 		{"no cluster", "clusterID: prod\n", "", "at least one Proxmox cluster"},
 		{"no cluster id", strings.Replace(minimal, "clusterID: prod\n", "", 1), "", `clusterID ""`},
+		{"regions that differ in case", minimal + "- {region: Region-1, url: 'https://pve-9.example:8006', vmid_range: {lower: 5000, upper: 5001}}\n", "", `differs from "region-1" not only in upper and lower case`},
+		{"region of the modules", strings.Replace(minimal, "region-1", "Modules", 1), "", `region "Modules": must not be modules`},
+		{"region with dots", strings.Replace(minimal, "region-1", "a..b", 1), "", `region "a..b": must not be`},
 		{"one region twice", minimal + strings.TrimPrefix(minimal, "clusterID: prod\nclusters:\n"), "", `duplicate region "region-1"`},
 		{"plain http", strings.Replace(minimal, "https:", "http:", 1), "", "must be https://"},
 		{"secret twice", minimal + "  token_secret: x\n", "", "token_secret and token_secret_file are both set"},

@@ -198,8 +198,8 @@ func (c *Config) clash(i int) []error {
 	cluster := &c.Clusters[i]
 	for j := range c.Clusters[:i] {
 		other := &c.Clusters[j]
-		if cluster.Region == other.Region {
-			mistakes = append(mistakes, fmt.Errorf("duplicate region %q: give each cluster a unique region", cluster.Region))
+		if strings.EqualFold(string(cluster.Region), string(other.Region)) {
+			mistakes = append(mistakes, fmt.Errorf("duplicate region %q: give each cluster a unique region, which differs from %q not only in upper and lower case", cluster.Region, other.Region))
 			continue
 		}
 		if a, b := cluster.VMIDRange, other.VMIDRange; a.Lower <= b.Upper && b.Lower <= a.Upper {
@@ -225,12 +225,16 @@ func (c *Config) clash(i int) []error {
 	return mistakes
 }
 
-var regionName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?$`)
+// regionName matches values of labels.
+var regionName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$`)
 
 func (c *Cluster) check() []error {
 	var mistakes []error
-	if !regionName.MatchString(string(c.Region)) {
-		mistakes = append(mistakes, fmt.Errorf("region %q: must be 1 to 63 characters of a-z, 0-9, - and ., and begin and end with a letter or digit, because it becomes a label and a directory name", c.Region))
+	switch name := string(c.Region); {
+	case !regionName.MatchString(name):
+		mistakes = append(mistakes, fmt.Errorf("region %q: must be 1 to 63 characters of A-Z, a-z, 0-9, -, _ and ., and begin and end with a letter or digit, because it becomes a label and a directory name", name))
+	case strings.EqualFold(name, "modules") || strings.Contains(name, ".."):
+		mistakes = append(mistakes, fmt.Errorf("region %q: must not be modules or contain \"..\", because it is the name of a directory: rename the region", name))
 	}
 	if len(c.addresses()) == 0 {
 		mistakes = append(mistakes, errors.New(`url "": must be https://HOST:8006/api2/json`))
