@@ -144,6 +144,8 @@ func (v *hostView) checkOwner(e *entry) error {
 		return nil
 	case !v.is(guest, &e.vm) && v.foreign(&e.vm):
 		return v.adoptable(guest, &e.vm)
+	case v.givenBack(guest, &e.vm):
+		return nil
 	case !v.is(guest, &e.vm):
 		return v.mayBe(guest, &e.vm)
 	}
@@ -152,6 +154,17 @@ func (v *hostView) checkOwner(e *entry) error {
 		return nil
 	}
 	return &MovedError{VM: e.vm.Name, Host: v.id, Now: guest.host}
+}
+
+// givenBack reports whether a person gave an adopted VM back to the tool that created it:
+// the VM has no file, and its guest has neither its marker nor a tag of numaform. Only the
+// name of an adopted VM can differ from the name that its NodePool and VMID form. A VM that
+// numaform removes is never given back.
+func (v *hostView) givenBack(guest located, vm *fleet.VM) bool {
+	address := generator.Address(vm)
+	_, desired := v.vms[address]
+	_, removed := v.removed[address]
+	return !desired && !removed && guest.unclaimed() && guest.Name == vm.Name && vm.Name != fleet.NodeName(vm.Pool, vm.VMID)
 }
 
 // stale returns the addresses of stale state entries: their create was interrupted, their
@@ -204,9 +217,13 @@ func (v *hostView) isStale(change *tfjson.ResourceChange) bool {
 	}
 	switch {
 	case actions.Delete():
-		// The VMID provably belongs to another guest.
-		return marked && exists && v.mayBe(guest, &recorded) == nil &&
-			(guest.ClusterID != marker.ClusterID || fleet.Key(guest.Key) != marker.Key)
+		if !marked || !exists {
+			return false
+		}
+		// The VMID provably belongs to another guest, or a person gave the VM back.
+		recorded.Pool, _ = strings.CutSuffix(recorded.Name, fmt.Sprintf("-%d", recorded.VMID))
+		other := v.mayBe(guest, &recorded) == nil && (guest.ClusterID != marker.ClusterID || fleet.Key(guest.Key) != marker.Key)
+		return other || v.givenBack(guest, &recorded)
 	case actions.Update():
 		// The VM exists but was never completed, because the attempt to complete it was
 		// interrupted as well. After a new import it can be completed.

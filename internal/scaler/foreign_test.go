@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/generator"
 	"github.com/numaform/numaform/internal/pvesim"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/testenv"
@@ -163,6 +166,90 @@ func TestAdopt(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.exist(t)
+}
+
+// TestGiveBack removes marker, tags and file of an adopted VM, as a person does who gives it
+// back: numaform forgets the VM without changing it, and can adopt it again. The message of
+// undo names all three. A VM with tags of numaform, or with a file, is not forgotten.
+func TestGiveBack(t *testing.T) {
+	t.Parallel()
+	w, before := newForeign(t, func(config map[string]string) { delete(config, "protection") })
+	if _, err := w.adopt(t, permitted); err != nil {
+		t.Fatal(err)
+	}
+	w.underWay(t)
+	history, err := w.History(t.Context(), time.Time{})
+	if err != nil || len(history) != 1 {
+		t.Fatalf("history %+v, %v", history, err)
+	}
+	vm := foreign(2003)
+	var undo *scaler.UndoError
+	_, err = w.ProposeUndo(t.Context(), w.snapshot(t), &history[0].Change, nil)
+	if !errors.As(err, &undo) || !strings.Contains(err.Error(), "default-x7k2p: VM 2003 on homelab/pve-1, file "+generator.NodeFile(&vm)+", NodeClaim workers-2003") {
+		t.Errorf("undo: %v", err)
+	}
+
+	put := func(edit func(config map[string]string)) {
+		t.Helper()
+		guest, _ := w.sim.Guest(2003)
+		edit(guest.Config)
+		if err := w.sim.PutGuest(pvesim.Guest{VMID: 2003, Host: "pve-1", Running: true, Config: guest.Config}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	apply := func() error {
+		_, err := w.Apply(t.Context(), propose(t, w.Scaler, w.snapshot(t)), func(plans []scaler.RootPlan) (string, error) {
+			for i := range plans {
+				if plans[i].Err != nil {
+					return "", plans[i].Err
+				}
+			}
+			return "somebody", nil
+		})
+		return err
+	}
+	file := filepath.Join(w.Store().Path(), generator.NodeFile(&vm))
+	content, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	must(t, os.Remove(file))
+	put(func(config map[string]string) { config["description"] = "ours again" })
+	var lost *scaler.MarkerLostError
+	if err := apply(); !errors.As(err, &lost) { // the tags are still there
+		t.Errorf("with the tags of numaform: %v", err)
+	}
+	put(func(config map[string]string) { config["tags"] = before.Config["tags"] })
+	given, _ := w.sim.Guest(2003)
+	w.sim.ResetCalls()
+	must(t, os.WriteFile(file, content, 0o600))
+	if err := apply(); err != nil {
+		t.Fatal(err)
+	}
+	if now, _, err := w.Fleet(t.Context()); err != nil || len(now.VMs) != 1 {
+		t.Errorf("with the file, the fleet has %+v, %v", now.VMs, err)
+	}
+	must(t, os.Remove(file))
+	for range 2 {
+		if err := apply(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, call := range w.sim.Calls() {
+		if call.Method != "GET" {
+			t.Errorf("%s %s", call.Method, call.Path)
+		}
+	}
+	if after, exists := w.sim.Guest(2003); !exists || after.Raw != given.Raw || !after.Running {
+		t.Errorf("the VM is %+v", after)
+	}
+	if now, _, err := w.Fleet(t.Context()); err != nil || len(now.VMs) != 0 {
+		t.Errorf("the fleet has %+v, %v", now.VMs, err)
+	}
+	if _, err := w.adopt(t, permitted); err != nil {
+		t.Fatal(err)
+	}
+	w.wantAdopted(t, before)
 }
 
 // TestAdoptBareVM imports a VM with almost no options. Without scsihw, the provider would

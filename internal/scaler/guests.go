@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/numaform/numaform/fleet"
@@ -33,6 +34,11 @@ type located struct {
 // because people edit descriptions.
 func (l located) looksLike(name, clusterID string) bool {
 	return l.Key == "" && (l.Name == name || slices.Contains(l.Tags, "numaform-"+clusterID))
+}
+
+// unclaimed reports whether a guest has neither a marker nor a tag of numaform.
+func (l located) unclaimed() bool {
+	return l.Key == "" && !l.unread && !slices.ContainsFunc(l.Tags, func(tag string) bool { return tag == "numaform" || strings.HasPrefix(tag, "numaform-") })
 }
 
 // inCreation reports whether a guest may still be in creation: a clone has no name or
@@ -83,7 +89,7 @@ func (g guestIndex) mayBe(guest located, vm *fleet.VM) error {
 	case guest.unread:
 		return &HostDownError{Host: guest.host, Problem: fmt.Sprintf("guest %d on it cannot be read", guest.VMID)}
 	case guest.looksLike(vm.Name, g.clusterID):
-		return &MarkerLostError{VM: vm.Name, VMID: vm.VMID, Host: guest.host, Marker: markerOf(g.clusterID, vm)}
+		return &MarkerLostError{VM: vm.Name, VMID: vm.VMID, Host: guest.host, Marker: markerOf(g.clusterID, vm), Adopted: vm.Adopted()}
 	}
 	return nil
 }

@@ -425,7 +425,15 @@ func (s *Scaler) ProposeUndo(
 		return nil, &UndoError{ID: undone.ID, Problem: "its VMs have started and cannot become standby VMs again: remove their nodes instead"}
 	}
 	if undone.Kind == audit.KindAdopt {
-		return nil, &UndoError{ID: undone.ID, Problem: "it adopted VMs, and to undo that would delete them: to give VMs back to the tool that created them, see docs/adopt.md"}
+		var lines strings.Builder
+		for i := range undone.Adopted {
+			if vm := &undone.Adopted[i]; slices.ContainsFunc(change.After.VMs, func(other fleet.VM) bool { return other.Key == vm.Key }) {
+				fmt.Fprintf(&lines, "\n- %s: VM %d on %s, file %s, NodeClaim %s", vm.Name, vm.VMID, vm.Host, generator.NodeFile(vm), fleet.NodeName(vm.Pool, vm.VMID))
+			}
+		}
+		return nil, &UndoError{ID: undone.ID, Problem: "it adopted VMs, and to remove them from the fleet would delete them. To give a VM back to the tool that created it, stop numaform's controller, " +
+			"remove the Node's owner and the NodeClaim's finalizers with kubectl patch, delete the NodeClaim, remove the line of the VM's description that begins with numaform/1 and the tags that begin with numaform, " +
+			"and then delete the VM's file from the fleet (docs/adopt.md has the commands):" + lines.String()}
 	}
 	if undone.Kind == audit.KindUpdate {
 		return nil, &UndoError{ID: undone.ID, Problem: "it updated VMs to match their ProxmoxNodeClass: revert the class instead"}
