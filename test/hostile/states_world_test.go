@@ -55,8 +55,14 @@ type stateWorld struct {
 	drift []scaler.RootDrift
 }
 
-// newStateWorld creates the VMs with the real engine.
+// newStateWorld creates a fleet of stateVMs VMs.
 func newStateWorld(t *testing.T) *stateWorld {
+	t.Helper()
+	return newSizedWorld(t, stateVMs)
+}
+
+// newSizedWorld creates the VMs with the real engine.
+func newSizedWorld(t *testing.T, vms int) *stateWorld {
 	t.Helper()
 	w := &stateWorld{t: t, dir: filepath.Join(t.TempDir(), "numaform"), kept: t.TempDir(), guests: map[int]pvesim.GuestState{}}
 	machine := testenv.Host(t, "pve-1", "xeon-6230-2s-snc2", 9001)
@@ -94,20 +100,26 @@ func newStateWorld(t *testing.T) *stateWorld {
 		Engine: engine, PluginDir: testenv.PluginDir(t), Rules: guard.DefaultRules(),
 		Drained: func(context.Context, string) error { return nil },
 	})
-	w.grow()
+	w.grow(vms)
+	w.keep()
+	return w
+}
+
+// keep records the files and guests for restore.
+func (w *stateWorld) keep() {
+	w.t.Helper()
 	if out, err := exec.Command("cp", "-a", w.dir+"/.", w.kept).CombinedOutput(); err != nil {
-		t.Fatalf("copying the fleet: %v\n%s", err, out)
+		w.t.Fatalf("copying the fleet: %v\n%s", err, out)
 	}
 	for _, guest := range w.sim.Guests() {
 		w.guests[guest.VMID] = guest
 	}
-	return w
 }
 
 // grow creates all VMs at once, every other with security groups.
-func (w *stateWorld) grow() {
+func (w *stateWorld) grow(vms int) {
 	w.t.Helper()
-	change, err := w.add(nil, stateVMs)
+	change, err := w.add(nil, vms)
 	if err != nil {
 		w.t.Fatal(err)
 	}
