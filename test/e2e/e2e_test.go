@@ -45,10 +45,16 @@ func quickstart(t *testing.T, change ...func(*pvesim.Config)) *demo.Stage {
 func oneHost(t *testing.T) *demo.Stage {
 	t.Helper()
 	stage := quickstart(t)
+	onOneHost(t, stage)
+	return stage
+}
+
+// onOneHost removes the pods that can run on any host.
+func onOneHost(t *testing.T, stage *demo.Stage) {
+	t.Helper()
 	for _, replicas := range []string{"15", "12"} { // of the Deployments whose pods can run on any host
 		edit(t, stage, "manifests/pods.yaml", "replicas: "+replicas, "replicas: 0")
 	}
-	return stage
 }
 
 // open opens an example on a simulated Proxmox that is stopped at the end of the test.
