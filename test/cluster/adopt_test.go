@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -17,11 +19,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/numaform/numaform/internal/enginetest"
+	"github.com/numaform/numaform/internal/operator"
 	"github.com/numaform/numaform/internal/pvesim"
 	"github.com/numaform/numaform/internal/testenv"
+	"github.com/numaform/numaform/topology"
 )
 
 // kppNodes is the number of Nodes of karpenter-provider-proxmox in TestAdopt.
@@ -41,14 +47,22 @@ type kpp struct {
 // and the owner that Karpenter gives them.
 func newKPP(t *testing.T, nodes int) *kpp {
 	t.Helper()
-	w := newWorld(t, worldConfig{})
+	return newOthers(t, func(k *kpp) {
+		for i := range nodes {
+			vmid := 2101 + i
+			k.node(vmid, fmt.Sprintf("default-k%d", vmid), []string{"pve-1", "pve-2"}[i%2], 9001+i%2)
+		}
+	})
+}
+
+// newOthers creates a cluster with the nodes of other autoscalers that create creates.
+func newOthers(t *testing.T, create func(k *kpp)) *kpp {
+	t.Helper()
+	w := newWorld(t, worldConfig{region: convertedRegion(t)})
 	k := &kpp{world: w, guests: map[int]pvesim.GuestState{}, nodes: map[string]*corev1.Node{}, pods: map[string]string{}}
 	w.pool(poolConfig{name: "workers", budgets: "1"})
 	ctx, cancel := context.WithCancel(context.Background())
-	for i := range nodes {
-		vmid := 2101 + i
-		k.node(vmid, fmt.Sprintf("default-k%d", vmid), []string{"pve-1", "pve-2"}[i%2], 9001+i%2)
-	}
+	create(k)
 	w.eventually(time.Minute, func(ctx context.Context) string {
 		for name := range k.nodes {
 			node := &corev1.Node{}
@@ -80,6 +94,30 @@ func newKPP(t *testing.T, nodes int) *kpp {
 		<-done
 	})
 	return k
+}
+
+// kppRegion is a region as the documentation of karpenter-provider-proxmox names it.
+const kppRegion = "Region-1"
+
+// convertedRegion returns the region of numaform.yaml that numaform convert creates for the
+// cluster. It must be the one of the Nodes' providerIDs, which never change.
+func convertedRegion(t *testing.T) topology.RegionName {
+	t.Helper()
+	dir := t.TempDir()
+	theirs := "clusters:\n- {region: " + kppRegion + ", url: 'https://192.0.2.1:8006/api2/json', token_id: a@pve!b, token_secret: c}\n"
+	if err := os.WriteFile(filepath.Join(dir, "config.yaml"), []byte(theirs), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	command := exec.Command(binary, "convert", "kpp", "-f", "config.yaml", "--out", "converted")
+	command.Dir, command.Env = dir, testenv.CleanEnv()
+	if out, err := command.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	config, err := operator.Load(filepath.Join(dir, "converted", "numaform.yaml"), nil, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return config.Clusters[0].Region
 }
 
 func (k *kpp) heartbeat(ctx context.Context, node string) {
@@ -122,9 +160,10 @@ func (k *kpp) runs(pod *corev1.Pod) {
 	})
 }
 
+// node creates a VM, its Node and its NodeClaim.
 func (k *kpp) node(vmid int, name, host string, template int) {
 	ctx := context.Background()
-	testenv.ForeignVM(k.t, k.proxmox, host, template, vmid, map[string]string{
+	k.vm(vmid, host, template, map[string]string{
 		"name": name, "cores": "2", "sockets": "1", "cpu": "host,flags=+aes", "memory": "1024", "balloon": "0", "numa": "1",
 		"numa0": "cpus=0-1,hostnodes=0,memory=1024,policy=bind",
 		"net0":  fmt.Sprintf("virtio=BC:24:11:00:10:%02X,bridge=vmbr0,firewall=1,queues=2", vmid-2100),
@@ -132,9 +171,8 @@ func (k *kpp) node(vmid int, name, host string, template int) {
 		"vga": "serial0", "ide2": "none,media=cdrom", "smbios1": fmt.Sprintf("uuid=8c1f1c3e-64a3-4b73-b0a8-0f5d4d0d%04d,sku=dDEu,base64=1", vmid),
 		"tags": "karpenter", "description": "Karpenter managed instance, class=default, capacity-type=on-demand",
 	})
-	k.guests[vmid], _ = k.proxmox.Guest(vmid)
 
-	providerID := fmt.Sprintf("proxmox://%s/%d", testenv.Region, vmid)
+	providerID := fmt.Sprintf("proxmox://%s/%d", kppRegion, vmid)
 	claim := &karpv1.NodeClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{karpv1.NodePoolLabelKey: "default"}, Finalizers: []string{karpv1.TerminationFinalizer}},
 		Spec: karpv1.NodeClaimSpec{
@@ -146,20 +184,35 @@ func (k *kpp) node(vmid int, name, host string, template int) {
 	k.status(claim, func() { claim.Status.NodeName, claim.Status.ProviderID = name, providerID })
 
 	block := true
-	node := &corev1.Node{
+	k.register(&corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: name, Finalizers: []string{karpv1.TerminationFinalizer},
 			Labels: map[string]string{
-				karpv1.NodePoolLabelKey: "default", corev1.LabelInstanceTypeStable: "t1.2VCPU-1GB", corev1.LabelTopologyRegion: string(testenv.Region),
-				corev1.LabelTopologyZone: host, karpv1.CapacityTypeLabelKey: "on-demand", corev1.LabelArchStable: "amd64", corev1.LabelOSStable: "linux",
-				corev1.LabelHostname: name, karpv1.NodeRegisteredLabelKey: "true", karpv1.NodeInitializedLabelKey: "true",
+				karpv1.NodePoolLabelKey: "default", corev1.LabelInstanceTypeStable: "t1.2VCPU-1GB", corev1.LabelTopologyRegion: kppRegion,
+				corev1.LabelTopologyZone: host, karpv1.CapacityTypeLabelKey: "on-demand",
+				karpv1.NodeRegisteredLabelKey: "true", karpv1.NodeInitializedLabelKey: "true",
 				"karpenter.proxmox.sinextra.dev/instance-family": "t1", "team": "blue",
 			},
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "karpenter.sh/v1", Kind: "NodeClaim", Name: name, UID: claim.UID, BlockOwnerDeletion: &block}},
 		},
 		Spec: corev1.NodeSpec{ProviderID: providerID},
+	})
+}
+
+// vm creates a VM of another tool.
+func (k *kpp) vm(vmid int, host string, template int, config map[string]string) {
+	k.t.Helper()
+	testenv.ForeignVM(k.t, k.proxmox, host, template, vmid, config)
+	k.guests[vmid], _ = k.proxmox.Guest(vmid)
+}
+
+// register creates a Node as its kubelet does.
+func (k *kpp) register(node *corev1.Node) {
+	k.t.Helper()
+	for key, value := range map[string]string{corev1.LabelArchStable: "amd64", corev1.LabelOSStable: "linux", corev1.LabelHostname: node.Name} {
+		node.Labels[key] = value
 	}
-	k.must(k.api.Create(ctx, node))
+	k.must(k.api.Create(context.Background(), node))
 	k.status(node, func() {
 		node.Status.Capacity = corev1.ResourceList{
 			corev1.ResourceCPU: resource.MustParse("2"), corev1.ResourceMemory: resource.MustParse("1Gi"), corev1.ResourcePods: resource.MustParse("110"),
@@ -168,8 +221,8 @@ func (k *kpp) node(vmid int, name, host string, template int) {
 		node.Status.Allocatable = node.Status.Capacity
 		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now()}}
 	})
-	k.heartbeat(ctx, name)
-	k.nodes[name] = node
+	k.heartbeat(context.Background(), node.Name)
+	k.nodes[node.Name] = node
 }
 
 // podOn runs a pod on a node. It fills the node and forbids its eviction, so consolidation
@@ -191,13 +244,61 @@ func (k *kpp) podOn(name string) {
 	k.pods[pod.Name] = string(pod.UID)
 }
 
-// adopt runs numaform adopt as an administrator, and returns its output.
-func (k *kpp) adopt(args ...string) (string, error) {
+// command returns the command numaform adopt as an administrator runs it.
+func (k *kpp) command(args ...string) *exec.Cmd {
 	command := exec.Command(binary, append([]string{"adopt", "--config", "numaform.yaml", "--nodepool", "workers", "--kubeconfig", k.plane.Kubeconfig}, args...)...)
 	command.Dir = k.dir
 	command.Env = append(testenv.CleanEnv(), "NUMAFORM_STATE_DIR="+filepath.Join(k.dir, "cli-state"))
-	out, err := command.CombinedOutput()
+	return command
+}
+
+// adopt runs numaform adopt, and returns its output.
+func (k *kpp) adopt(args ...string) (string, error) {
+	out, err := k.command(args...).CombinedOutput()
 	return string(out), err
+}
+
+// locked is part of the message if the controller holds the fleet's lock for a moment.
+const locked = "another numaform is changing this fleet"
+
+// complete runs numaform adopt until it succeeds, with an approval of each plan that it
+// reports, and checks that all nodes are adopted and undisturbed.
+func (k *kpp) complete() {
+	k.t.Helper()
+	var out string
+	var err error
+	approve := []string{"--auto-approve"}
+	for range 30 {
+		if out, err = k.adopt(approve...); err == nil {
+			break
+		}
+		if strings.Contains(out, locked) {
+			continue
+		}
+		match := digestPattern.FindStringSubmatch(out)
+		if match == nil {
+			k.t.Fatalf("%v\n%s", err, out)
+		}
+		approve = []string{"--approve", match[1]}
+	}
+	if vms, ours, theirs := k.adopted(); err != nil || vms != len(k.guests) || ours != len(k.guests) || theirs != 0 {
+		k.t.Fatalf("%d VMs, %d NodeClaims and %d others: %v\n%s", vms, ours, theirs, err, out)
+	}
+	if problem := k.undisturbed(context.Background()); problem != "" {
+		k.t.Fatal(problem)
+	}
+}
+
+// stays checks that the controller manages the nodes and leaves them as they are.
+func (k *kpp) stays() {
+	k.t.Helper()
+	k.remains(90*time.Second, k.undisturbed)
+	if made := k.everMade(); made != len(k.guests) {
+		k.t.Errorf("%d VMs were created", made-len(k.guests))
+	}
+	if vms, ours, theirs := k.adopted(); vms != len(k.guests) || ours != len(k.guests) || theirs != 0 {
+		k.t.Errorf("%d VMs, %d NodeClaims and %d others", vms, ours, theirs)
+	}
 }
 
 // leads renews or gives up the Lease of karpenter-provider-proxmox.
@@ -241,7 +342,11 @@ func (k *kpp) undisturbed(ctx context.Context) string {
 				return fmt.Sprintf("label %s of node %s is %q, want %q", key, name, node.Labels[key], want)
 			}
 		}
-		if node.UID != before.UID || node.Spec.ProviderID != before.Spec.ProviderID || !node.DeletionTimestamp.IsZero() || node.Spec.Unschedulable || len(node.Spec.Taints) > 0 {
+		providerID := before.Spec.ProviderID
+		if providerID == "" { // an adoption sets it
+			providerID = node.Spec.ProviderID
+		}
+		if node.UID != before.UID || node.Spec.ProviderID != providerID || !node.DeletionTimestamp.IsZero() || node.Spec.Unschedulable || len(node.Spec.Taints) > 0 {
 			return fmt.Sprintf("node %s is %+v", name, node.Spec)
 		}
 	}
@@ -251,7 +356,12 @@ func (k *kpp) undisturbed(ctx context.Context) string {
 			return fmt.Sprintf("VM %d is %+v", vmid, after)
 		}
 		want := maps.Clone(before.Config)
-		want["description"], want["tags"] = after.Config["description"], after.Config["tags"]
+		for _, option := range []string{"description", "tags"} {
+			delete(want, option)
+			if value, has := after.Config[option]; has {
+				want[option] = value
+			}
+		}
 		if diff := cmp.Diff(want, after.Config); diff != "" {
 			return fmt.Sprintf("VM %d changed:\n%s", vmid, diff)
 		}
@@ -341,41 +451,139 @@ func TestAdopt(t *testing.T) {
 	}
 	k.must(k.leads(false))
 
-	// The next run completes the adoption.
-	for range 3 {
-		if out, err = k.adopt("--auto-approve"); err == nil {
-			break
-		}
-		if match = digestPattern.FindStringSubmatch(out); match == nil {
-			t.Fatalf("%v\n%s", err, out)
-		}
-		if out, err = k.adopt("--approve", match[1]); err == nil {
-			break
+	k.complete()
+	k.start()
+	k.stays()
+}
+
+// kubernetesNode returns a Node as a kubelet without a cloud provider registers it, with the
+// labels of another autoscaler.
+func kubernetesNode(name, providerID string, labels map[string]string) *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}, Spec: corev1.NodeSpec{ProviderID: providerID}}
+}
+
+// TestAdoptOthers adopts a node of kproximate and a node of KubeNodeSmith, which have neither
+// NodeClaims nor providerIDs: their VMs have the names of the Nodes. Nodes with providerIDs
+// that name no VM are refused, because Kubernetes never changes a providerID.
+func TestAdoptOthers(t *testing.T) {
+	// kproximate/scaler/proxmox.go, newKpNodeName and renderNodeLabels; kproximate/config/config.go, the parameters of SetVmConfig.
+	const kpx, onK3s = "kp-node-6c0f1ad2-7d4e-4b5f-9a37-2f0a4c1d9b01", "kp-node-6c0f1ad2-7d4e-4b5f-9a37-2f0a4c1d9b02"
+	kpxVM := func(name, mac string) map[string]string {
+		return map[string]string{
+			"name": name, "cores": "2", "memory": "1024", "balloon": "0", "onboot": "1", "ipconfig0": "ip=dhcp", "scsihw": "virtio-scsi-pci",
+			"scsi0": ",size=8G", "net0": "virtio=" + mac + ",bridge=vmbr0",
 		}
 	}
-	if vms, ours, theirs := k.adopted(); err != nil || vms != kppNodes || ours != kppNodes || theirs != 0 {
-		t.Fatalf("%d VMs, %d NodeClaims and %d others: %v\n%s", vms, ours, theirs, err, out)
+	// internal/provider/proxmox/proxmox.go, buildVirtualMachineOptions: memory, cores, tags and
+	// networks; the other options are those of the user's NodeSmithProvider.
+	const kns, byName = "small-x7k2p", "small-q9z4m"
+	knsVM := func(name, mac string) map[string]string {
+		return map[string]string{
+			"name": name, "cores": "2", "memory": "1024", "tags": "nodesmith-managed", "cpu": "host", "scsihw": "virtio-scsi-single", "boot": "order=scsi0;net0",
+			"scsi0": ",size=8G", "net0": "virtio=" + mac + ",bridge=vmbr0",
+		}
 	}
-	if problem := k.undisturbed(context.Background()); problem != "" {
-		t.Fatal(problem)
+	k := newOthers(t, func(k *kpp) {
+		k.vm(2101, "pve-1", 9001, kpxVM(kpx, "BC:24:11:00:20:01"))
+		k.register(kubernetesNode(kpx, "", map[string]string{"kpNodeTemplateName": testenv.Template}))
+		k.vm(2102, "pve-2", 9002, kpxVM(onK3s, "BC:24:11:00:20:02"))
+		k.register(kubernetesNode(onK3s, "k3s://"+onK3s, map[string]string{"kpNodeTemplateName": testenv.Template}))
+		k.vm(2103, "pve-2", 9002, knsVM(kns, "02:00:00:00:20:03"))
+		k.register(kubernetesNode(kns, "", map[string]string{"topology.kubenodesmith.io/pool": "small", "kubenodesmith.io/nodeclaim": kns}))
+		k.vm(2104, "pve-1", 9001, knsVM(byName, "02:00:00:00:20:04"))
+		k.register(kubernetesNode(byName, "proxmox://"+byName, map[string]string{"topology.kubenodesmith.io/pool": "small", "kubenodesmith.io/nodeclaim": byName}))
+	})
+	for name := range k.nodes {
+		k.podOn(name)
+	}
+	if out, err := k.adopt(); err == nil || !strings.Contains(out, "name the Nodes to adopt") {
+		t.Errorf("adopted nodes that nobody named: %v\n%s", err, out)
+	}
+	out, err := k.adopt(kpx, onK3s, kns, byName)
+	if err == nil || strings.Contains(out, "--approve") {
+		t.Errorf("adopted nodes with other providerIDs: %v\n%s", err, out)
+	}
+	for _, node := range []string{onK3s, byName} {
+		if !strings.Contains(out, "node "+node+" cannot be adopted: its providerID") || !strings.Contains(out, "run kubectl drain") {
+			t.Errorf("the refusal of %s is missing:\n%s", node, out)
+		}
 	}
 
-	// The controller manages the nodes and leaves them as they are.
+	out, err = k.adopt(kpx, kns)
+	match := digestPattern.FindStringSubmatch(out)
+	if err == nil || match == nil {
+		t.Fatalf("adopted without approval: %v\n%s", err, out)
+	}
+	if out, err = k.adopt(kpx, kns, "--approve", match[1]); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
 	k.start()
 	k.remains(90*time.Second, k.undisturbed)
-	if made := k.everMade(); made != kppNodes {
-		t.Errorf("%d VMs were created", made-kppNodes)
+	if vms, ours, theirs := k.adopted(); vms != 2 || ours != 2 || theirs != 0 {
+		t.Errorf("%d VMs, %d NodeClaims and %d others", vms, ours, theirs)
 	}
-	if vms, ours, _ := k.adopted(); vms != kppNodes || ours != kppNodes {
-		t.Errorf("%d VMs, %d NodeClaims", vms, ours)
+	for name, vmid := range map[string]int{kpx: 2101, kns: 2103} {
+		node := &corev1.Node{}
+		k.must(k.api.Get(context.Background(), client.ObjectKey{Name: name}, node))
+		if want := fmt.Sprintf("proxmox://%s/%d", kppRegion, vmid); node.Spec.ProviderID != want || len(node.OwnerReferences) != 1 {
+			t.Errorf("node %s has providerID %q, want %q, and owners %v", name, node.Spec.ProviderID, want, node.OwnerReferences)
+		}
+	}
+
+	// A VM that is given back is nobody's: numaform neither changes it nor its Node.
+	k.stop(syscall.SIGTERM)
+	k.giveBack(kns, 2103)
+	k.start()
+	k.remains(90*time.Second, k.undisturbed)
+	if vms, ours, _ := k.adopted(); vms != 1 || ours != 1 {
+		t.Errorf("%d VMs and %d NodeClaims remain", vms, ours)
 	}
 }
 
-// TestAdoptReplace adopts three nodes, and replaces them under a budget of one: one node is
-// disrupted at a time, and at most one pod is down.
+// giveBack gives an adopted VM back with the commands of docs/adopt.md.
+func (k *kpp) giveBack(name string, vmid int) {
+	k.t.Helper()
+	ctx := context.Background()
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "adopt.md"))
+	k.must(err)
+	merge := func(object client.Object, patch string) {
+		k.t.Helper()
+		if !strings.Contains(string(page), "-p '"+patch+"'") {
+			k.t.Errorf("docs/adopt.md has no command with the patch %s", patch)
+		}
+		k.must(k.api.Patch(ctx, object, client.RawPatch(types.MergePatchType, []byte(patch))))
+	}
+	claim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("workers-%d", vmid)}}
+	merge(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, `{"metadata":{"ownerReferences":null,"finalizers":null,"labels":{"karpenter.sh/nodepool":null}}}`)
+	merge(claim, `{"metadata":{"finalizers":null}}`)
+	k.must(k.api.Delete(ctx, claim))
+
+	before := k.guests[vmid]
+	k.must(k.proxmox.PutGuest(pvesim.Guest{VMID: vmid, Host: before.Host, Running: true, Config: maps.Clone(before.Config)}))
+	var fleet corev1.ConfigMapList
+	k.must(k.api.List(ctx, &fleet, client.InNamespace(namespace)))
+	deleted := false
+	for i := range fleet.Items {
+		if _, has := fleet.Items[i].Data["node-"+name+".tf"]; has {
+			delete(fleet.Items[i].Data, "node-"+name+".tf")
+			k.must(k.api.Update(ctx, &fleet.Items[i]))
+			deleted = true
+		}
+	}
+	if !deleted {
+		k.t.Errorf("no ConfigMap has the file of %s", name)
+	}
+}
+
+// TestAdoptReplace adopts nodes, and replaces them under a budget of one: one node is
+// disrupted at a time, and at most one pod is down. make nightly replaces 20 nodes.
 func TestAdoptReplace(t *testing.T) {
-	k := newKPP(t, 3)
-	k.deployment("app", 3, "1500m", alone("app"), func(spec *corev1.PodSpec) {
+	n := 3
+	if enginetest.EveryCase() {
+		n = kppNodes
+	}
+	k := newKPP(t, n)
+	k.deployment("app", int32(n), "1500m", alone("app"), func(spec *corev1.PodSpec) {
 		zero := int64(0)
 		spec.TerminationGracePeriodSeconds = &zero
 	})
@@ -397,7 +605,7 @@ func TestAdoptReplace(t *testing.T) {
 			}
 			k.runs(pod)
 		}
-		if running != 3 {
+		if running != n {
 			return fmt.Sprintf("%d pods run", running)
 		}
 		return ""
@@ -411,9 +619,9 @@ func TestAdoptReplace(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 
-	disrupted, up := k.disrupted(), k.up("app", 3)
+	disrupted, up := k.disrupted(), k.up("app", n)
 	k.start()
-	k.eventually(6*time.Minute, func(context.Context) string {
+	k.eventually(2*time.Minute*time.Duration(n), func(context.Context) string {
 		for vmid := range k.guests {
 			if _, exists := k.proxmox.Guest(vmid); exists {
 				return fmt.Sprintf("VM %d still exists", vmid)
@@ -421,6 +629,9 @@ func TestAdoptReplace(t *testing.T) {
 		}
 		return ""
 	})
-	k.comesTo("app", 3, 3, 2*time.Minute)
-	k.oneAtATime(disrupted, up, 3)
+	k.comesTo("app", n, n, 2*time.Minute)
+	k.oneAtATime(disrupted, up, n)
+	if made := k.everMade(); made != 2*n {
+		t.Errorf("%d VMs were created for %d nodes", made-n, n)
+	}
 }

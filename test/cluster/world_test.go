@@ -65,6 +65,8 @@ type world struct {
 
 // worldConfig configures a world.
 type worldConfig struct {
+	// region is the name of the Proxmox cluster; empty means testenv.Region.
+	region topology.RegionName
 	hosts  []topology.Host
 	delays pvesim.Delays
 	guests func(*guestsim.Config)
@@ -110,7 +112,7 @@ func newWorld(t *testing.T, config worldConfig) *world {
 	})
 	w.reader = testenv.Client(t, w.proxmox)
 	w.install(testenv.Chart{Dir: config.chart, Values: config.values})
-	w.configure(config.templates)
+	w.configure(cmp.Or(config.region, testenv.Region), config.templates)
 	return w
 }
 
@@ -169,7 +171,7 @@ func (w *world) install(chart testenv.Chart) {
 }
 
 // configure writes numaform.yaml.
-func (w *world) configure(templates bool) {
+func (w *world) configure(region topology.RegionName, templates bool) {
 	w.t.Helper()
 	backend := fmt.Sprintf("{type: kubernetes, config: {namespace: %s}}", namespace)
 	if w.states != nil {
@@ -196,7 +198,7 @@ fleet:
   configmap: {namespace: %s, name: fleet}
   backend: %s
 join: {api_server: %s, ca_file: kube-ca.pem}
-`, clusterID, testenv.Region, w.proxmox.URL(), testenv.CertFile(w.t, w.proxmox), pvesim.DefaultToken,
+`, clusterID, region, w.proxmox.URL(), testenv.CertFile(w.t, w.proxmox), pvesim.DefaultToken,
 		more, w.engine(), testenv.PluginDir(w.t), namespace, backend, w.plane.Config.Host)
 	w.write("numaform.yaml", text)
 	w.write("token", pvesim.DefaultTokenSecret)
