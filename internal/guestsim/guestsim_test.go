@@ -58,7 +58,7 @@ func TestGuestJoins(t *testing.T) {
 		got[name] = whole.String() + " " + left.String()
 	}
 	want := map[corev1.ResourceName]string{
-		"cpu": "4 3900m", "memory": "7964Mi 7664880845", "ephemeral-storage": "19970Mi 17973Mi", "pods": "110 110",
+		"cpu": "4 3900m", "memory": "7964Mi 7664880845", "ephemeral-storage": "20431772Ki 18829921076", "pods": "110 110",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("capacity and allocatable (-want +got):\n%s", diff)

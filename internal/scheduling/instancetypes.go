@@ -151,8 +151,12 @@ func price(vcpus int, memoryMiB int64, capacityType string) float64 {
 }
 
 // guestDiskMiB returns the size of a guest's root file system in MiB: the disk without the
-// firmware partitions, ext4's journal, and ext4's inodes of 256 bytes for each 16 KiB.
-func guestDiskMiB(diskGiB int64) int64 { return diskGiB*1024 - diskGiB*1024/64 - 192 }
+// firmware partitions, and without ext4's journal, its inodes of 256 bytes for each 16 KiB,
+// the copies of its group descriptors, which have room for a larger disk, and about 9 KiB for
+// each group of 128 MiB, mostly bitmaps.
+func guestDiskMiB(diskGiB int64) int64 {
+	return diskGiB*1024 - diskGiB*1024/64 - (9*diskGiB+127)/128 - 220
+}
 
 // capacity returns the capacity of the Node of a VM with this type.
 //

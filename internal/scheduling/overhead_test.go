@@ -137,11 +137,24 @@ func TestEvictionPercent(t *testing.T) {
 	const class = `{template: {name: debian}, memoryOverheadMiB: 192, bootDevice: {size: 100G}, kubelet: {
 		evictionHard: {memory.available: 25%, nodefs.available: 50%}}}`
 	types := []scheduling.InstanceType{{Name: "x.large", CapacityType: "on-demand", VCPUs: 4, MemoryMiB: 8192, Pods: 110}}
-	for requests, want := range map[string]int{"6000Mi, ephemeral-storage: 50304Mi": 1, "6001Mi": 0, "1Gi, ephemeral-storage: 50305Mi": 0} {
+	for requests, want := range map[string]int{"6000Mi, ephemeral-storage: 50286Mi": 1, "6001Mi": 0, "1Gi, ephemeral-storage: 50287Mi": 0} {
 		c := load(t, classManifest(class), nodePool("general", "c", ""), deployment("a", 1, "1", requests, ""))
 		d, err := c.Decide(t.Context(), scheduling.Request{ClusterID: "test", Snapshot: lab(), Types: types})
 		if err != nil || len(d.New) != want {
 			t.Errorf("%s: new are %+v, refused %v (%v), want %d", requests, d.New, d.Refused, err, want)
+		}
+	}
+}
+
+// TestGuestDisk checks that a Node is predicted to have no more ephemeral storage than its
+// file system has, and not much less. The sizes in MiB are those of ext4 on Debian's cloud
+// image, as mke2fs and resize2fs 1.47 create it: see usableDisk in test/sim/guestsim.
+func TestGuestDisk(t *testing.T) {
+	for disk, actual := range map[int64]int64{8: 7860, 10: 9876, 30: 30032, 100: 100582, 256: 257820, 1024: 1031910} {
+		vm := fleet.VM{Spec: fleet.Spec{InstanceType: "x.large", VCPUs: 2, MemoryMiB: 4096, DiskGiB: disk}}
+		capacity := scheduling.Launched(vm, nil).Status.Capacity
+		if got := capacity.StorageEphemeral().Value() >> 20; got > actual || got < actual-30 {
+			t.Errorf("a disk of %d GiB is predicted to have %d MiB, but it has %d", disk, got, actual)
 		}
 	}
 }
