@@ -9,6 +9,7 @@ import "cmp"
 // +kubebuilder:validation:XValidation:rule="has(self.policy) && self.policy == 'Flexible' || !has(self.maxVCPUs)",message="has no effect with policy Types: remove it, or set policy to Flexible",fieldPath=".maxVCPUs"
 // +kubebuilder:validation:XValidation:rule="has(self.policy) && self.policy == 'Flexible' || !has(self.minMemoryMiB)",message="has no effect with policy Types: remove it, or set policy to Flexible",fieldPath=".minMemoryMiB"
 // +kubebuilder:validation:XValidation:rule="has(self.policy) && self.policy == 'Flexible' || !has(self.maxMemoryMiB)",message="has no effect with policy Types: remove it, or set policy to Flexible",fieldPath=".maxMemoryMiB"
+// +kubebuilder:validation:XValidation:rule="has(self.policy) && self.policy == 'Flexible' || !has(self.maxDiskGiB)",message="has no effect with policy Types: remove it, or set policy to Flexible",fieldPath=".maxDiskGiB"
 // +kubebuilder:validation:XValidation:rule="(has(self.minVCPUs) ? self.minVCPUs : 1) <= (has(self.maxVCPUs) ? self.maxVCPUs : 16)",message="is less than minVCPUs: raise it (the default is 16), or lower minVCPUs",fieldPath=".maxVCPUs"
 // +kubebuilder:validation:XValidation:rule="(has(self.minMemoryMiB) ? self.minMemoryMiB : 2048) <= (has(self.maxMemoryMiB) ? self.maxMemoryMiB : 131072)",message="is less than minMemoryMiB: raise it (the default is 131072), or lower minMemoryMiB",fieldPath=".maxMemoryMiB"
 type Sizing struct {
@@ -54,6 +55,14 @@ type Sizing struct {
 	// +kubebuilder:validation:Maximum=4194304
 	// +kubebuilder:validation:MultipleOf=512
 	MaxMemoryMiB int32 `json:"maxMemoryMiB,omitempty"`
+
+	// MaxDiskGiB is the maximum size of the boot disk of a Flexible node. If its pods request
+	// more ephemeral storage than the disk of bootDevice has, the node gets a larger disk, in
+	// steps of 10. Unset means 256. It has no effect if bootDevice.size is as large.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65536
+	MaxDiskGiB int32 `json:"maxDiskGiB,omitempty"`
 }
 
 // SizingPolicy names a way to size nodes.
@@ -73,9 +82,12 @@ const (
 	defaultMaxVCPUs     = 16
 	defaultMinMemoryMiB = 2048
 	defaultMaxMemoryMiB = 131072
+	defaultMaxDiskGiB   = 256
 
 	// flexibleMemoryStepMiB is the smallest step between memory sizes of Flexible nodes.
 	flexibleMemoryStepMiB = 512
+	// flexibleDiskStepGiB is the step between disk sizes of Flexible nodes.
+	flexibleDiskStepGiB = 10
 	// threadsPerCore is the number of threads per core of most hosts. A multiple of it also
 	// fills whole cores on hosts with one thread per core.
 	threadsPerCore = 2
@@ -87,6 +99,9 @@ type FlexibleBounds struct {
 	MinVCPUs, MaxVCPUs, StepVCPUs int
 	// MinMemoryMiB and MaxMemoryMiB are multiples of StepMemoryMiB.
 	MinMemoryMiB, MaxMemoryMiB, StepMemoryMiB int64
+	// MaxDiskGiB is a multiple of StepDiskGiB. A disk is the class's, or larger and a multiple
+	// of StepDiskGiB.
+	MaxDiskGiB, StepDiskGiB int64
 }
 
 // Flexible returns the bounds of a class whose nodes are sized for their pods, and false if
@@ -111,5 +126,7 @@ func (in *ProxmoxNodeClassSpec) Flexible() (FlexibleBounds, bool) {
 		MinMemoryMiB:  (int64(cmp.Or(s.MinMemoryMiB, defaultMinMemoryMiB)) + page - 1) / page * page,
 		MaxMemoryMiB:  int64(cmp.Or(s.MaxMemoryMiB, defaultMaxMemoryMiB)) / page * page,
 		StepMemoryMiB: page,
+		MaxDiskGiB:    int64(cmp.Or(s.MaxDiskGiB, defaultMaxDiskGiB)) / flexibleDiskStepGiB * flexibleDiskStepGiB,
+		StepDiskGiB:   flexibleDiskStepGiB,
 	}, true
 }

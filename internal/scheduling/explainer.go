@@ -498,8 +498,6 @@ func (e *explainer) refuse(p *pool, t *InstanceType, host topology.HostID) strin
 	return reason
 }
 
-// lacks returns how far the available resources fall short of the requests: the sum of the
-// missing shares, which are 1 for a resource of which nothing is available.
 // largerDisk returns the fix if a node with that type has too little ephemeral storage for
 // the requests, or "".
 func (c *class) largerDisk(t *InstanceType, requests corev1.ResourceList) string {
@@ -513,9 +511,14 @@ func (c *class) largerDisk(t *InstanceType, requests corev1.ResourceList) string
 	if suffices(int(c.disk(t))) || least == most {
 		return ""
 	}
+	if b, flexible := c.fields.Flexible(); flexible {
+		return fmt.Sprintf("raise spec.sizing.maxDiskGiB of %s %q to at least %d", v1alpha1.KindProxmoxNodeClass, c.name, roundUp(int64(least), b.StepDiskGiB))
+	}
 	return fmt.Sprintf("set spec.bootDevice.size of %s %q to at least %dG", v1alpha1.KindProxmoxNodeClass, c.name, least)
 }
 
+// lacks returns how far the available resources fall short of the requests: the sum of the
+// missing shares, which are 1 for a resource of which nothing is available.
 func lacks(requests, available corev1.ResourceList) float64 {
 	lack := 0.0
 	for _, name := range slices.Sorted(maps.Keys(requests)) {

@@ -43,11 +43,17 @@ const (
 	exactSizes = 16
 )
 
-// flexibleType returns the type of a Flexible node with that size. Its name contains its
-// size, which determines everything else.
-func flexibleType(vcpus int, memoryMiB int64) InstanceType {
+// flexibleType returns the type of a Flexible node with that size. A disk of 0 GiB is the
+// class's. The name contains the size, which determines everything else.
+func flexibleType(vcpus int, memoryMiB, diskGiB int64) InstanceType {
 	gib := strconv.FormatFloat(float64(memoryMiB)/1024, 'f', -1, 64)
-	return newType(fmt.Sprintf("%s.%dVCPU-%sGB", flexibleFamily, vcpus, gib), vcpus, memoryMiB)
+	name := fmt.Sprintf("%s.%dVCPU-%sGB", flexibleFamily, vcpus, gib)
+	if diskGiB > 0 {
+		name += fmt.Sprintf("-disk%dGB", diskGiB)
+	}
+	t := newType(name, vcpus, memoryMiB)
+	t.DiskGiB = diskGiB
+	return t
 }
 
 // isFlexible reports whether a type belongs to a Flexible node.
@@ -65,7 +71,7 @@ func ladder(b v1alpha1.FlexibleBounds) []InstanceType {
 	for i, v := range vcpus {
 		for j, m := range memory {
 			if (m >= v*leastRungMiB || j == len(memory)-1) && (m <= v*mostRungMiB || i == len(vcpus)-1) {
-				types = append(types, flexibleType(int(v), m))
+				types = append(types, flexibleType(int(v), m, 0))
 			}
 		}
 	}
@@ -100,8 +106,13 @@ func (c *class) smallestSize(needed corev1.ResourceList) (InstanceType, bool) {
 	if !flexible {
 		return InstanceType{}, false
 	}
-	size := func(vcpus, memory int) InstanceType {
-		return flexibleType(b.MinVCPUs+vcpus*b.StepVCPUs, b.MinMemoryMiB+int64(memory)*b.StepMemoryMiB).forClass(c.fields)
+	own := c.disk(&InstanceType{}) / b.StepDiskGiB
+	size := func(vcpus, memory, disk int) InstanceType {
+		diskGiB := int64(0)
+		if disk > 0 {
+			diskGiB = (own + int64(disk)) * b.StepDiskGiB
+		}
+		return flexibleType(b.MinVCPUs+vcpus*b.StepVCPUs, b.MinMemoryMiB+int64(memory)*b.StepMemoryMiB, diskGiB).forClass(c.fields)
 	}
 	has := func(t InstanceType, names ...corev1.ResourceName) bool {
 		allocatable := t.allocatable(c.disk(&t))
@@ -110,14 +121,17 @@ func (c *class) smallestSize(needed corev1.ResourceList) (InstanceType, bool) {
 			return required.Cmp(available) > 0
 		})
 	}
-	// The reservations of CPU and memory are independent.
+	// The reservations of CPU, memory and disk are independent.
 	vcpus := sort.Search((b.MaxVCPUs-b.MinVCPUs)/b.StepVCPUs, func(i int) bool {
-		return has(size(i, 0), corev1.ResourceCPU)
+		return has(size(i, 0, 0), corev1.ResourceCPU)
 	})
 	memory := sort.Search(int((b.MaxMemoryMiB-b.MinMemoryMiB)/b.StepMemoryMiB), func(i int) bool {
-		return has(size(0, i), corev1.ResourceMemory, corev1.ResourcePods)
+		return has(size(0, i, 0), corev1.ResourceMemory, corev1.ResourcePods)
 	})
-	t := size(vcpus, memory)
+	disk := sort.Search(int(max(0, b.MaxDiskGiB/b.StepDiskGiB-own)), func(i int) bool {
+		return has(size(0, 0, i), corev1.ResourceEphemeralStorage)
+	})
+	t := size(vcpus, memory, disk)
 	t.Price = c.price(&t)
 
 	// Resources that NodeOverlays add do not depend on the size.
@@ -132,13 +146,35 @@ func (p *pool) allows(instanceType string) bool {
 	return own.Get(corev1.LabelInstanceTypeStable).Has(instanceType)
 }
 
-// addExactSizes adds sizes that exactly fit the largest pods, each on its own, and all pods
+// addDisks adds the sizes of a Flexible pool with larger disks, up to the given size, each
+// about twice as large as the one before.
+func (p *pool) addDisks(mostGiB int64) {
+	b, flexible := p.class.fields.Flexible()
+	own := p.class.disk(&InstanceType{})
+	if !flexible || mostGiB <= own {
+		return
+	}
+	sizes := slices.Clip(p.types)
+	for gib := own; gib < mostGiB; {
+		gib = min(2*gib/b.StepDiskGiB*b.StepDiskGiB+b.StepDiskGiB, mostGiB)
+		for i := range p.types {
+			t := flexibleType(p.types[i].VCPUs, p.types[i].MemoryMiB, gib).forClass(p.class.fields)
+			t.Price = p.class.price(&t)
+			sizes = append(sizes, t)
+		}
+	}
+	p.types = sizes
+}
+
+// addExactSizes adds sizes with the disks that the pods need, and sizes that exactly fit the largest pods, each on its own, and all pods
 // together, to a Flexible pool, so that pods that fit a host only this way are not refused.
 func (p *pool) addExactSizes(pods, daemons []*corev1.Pod) {
 	if p.problem != "" || !p.class.flexible() {
 		return
 	}
 	overhead := p.daemonRequests(daemons)
+	all, _ := p.class.smallestSize(resources.Merge(resources.RequestsForPods(pods...), overhead))
+	p.addDisks(all.DiskGiB)
 	offered := map[string]bool{}
 	for i := range p.types {
 		offered[p.types[i].Name] = true
@@ -151,10 +187,10 @@ func (p *pool) addExactSizes(pods, daemons []*corev1.Pod) {
 		}
 	}
 	add(resources.RequestsForPods(pods...))
-	seen := map[[2]int64]bool{}
+	seen := map[[3]int64]bool{}
 	for _, pod := range pods {
 		requests := resources.RequestsForPods(pod)
-		key := [2]int64{requests.Cpu().MilliValue(), requests.Memory().Value()}
+		key := [3]int64{requests.Cpu().MilliValue(), requests.Memory().Value(), requests.StorageEphemeral().Value()}
 		if !seen[key] {
 			seen[key] = true
 			add(requests)
@@ -204,10 +240,11 @@ func (s *session) smallerSpecs(sol *solution) (large []*inflight, specs []fleet.
 		if ok {
 			// Keep the VM at least as large as the next one, so that it is still filled
 			// first.
-			t = p.class.atLeast(t, next, vm.MemoryMiB)
+			t = p.class.atLeast(t, next, &vm.Spec)
 		}
-		if !ok || vm.VMID < newVMIDs || !p.allows(t.Name) || t.VCPUs > vm.VCPUs || t.MemoryMiB > vm.MemoryMiB || t.Name == vm.InstanceType {
-			next = InstanceType{VCPUs: vm.VCPUs, MemoryMiB: vm.MemoryMiB}
+		if !ok || vm.VMID < newVMIDs || !p.allows(t.Name) || t.VCPUs > vm.VCPUs || t.MemoryMiB > vm.MemoryMiB ||
+			p.class.disk(&t) > vm.DiskGiB || t.Name == vm.InstanceType {
+			next = InstanceType{VCPUs: vm.VCPUs, MemoryMiB: vm.MemoryMiB, DiskGiB: vm.DiskGiB}
 			continue
 		}
 		next = t
@@ -215,6 +252,7 @@ func (s *session) smallerSpecs(sol *solution) (large []*inflight, specs []fleet.
 		spec.InstanceType = t.Name
 		spec.VCPUs = t.VCPUs
 		spec.MemoryMiB = t.MemoryMiB
+		spec.DiskGiB = p.class.disk(&t)
 		spec.Hosts = []topology.HostID{vm.Host}
 		large = append(large, vm)
 		specs = append(specs, spec)
@@ -222,20 +260,24 @@ func (s *session) smallerSpecs(sol *solution) (large []*inflight, specs []fleet.
 	return large, specs
 }
 
-// atLeast returns the size, or a larger one with at least the vCPUs, and for equal vCPUs
-// the memory, of size next. If that memory exceeds mostMiB, it returns more vCPUs instead.
-func (c *class) atLeast(t, next InstanceType, mostMiB int64) InstanceType {
+// atLeast returns the size, or a larger one with at least the vCPUs, for equal vCPUs the
+// memory, and for equal memory the disk, of size next. If that memory or disk exceeds the
+// VM's, it returns more vCPUs instead.
+func (c *class) atLeast(t, next InstanceType, vm *fleet.Spec) InstanceType {
 	b, _ := c.fields.Flexible()
 	vcpus := max(t.VCPUs, roundUp(next.VCPUs, b.StepVCPUs))
-	memory := t.MemoryMiB
+	memory, disk := t.MemoryMiB, t.DiskGiB
 	if vcpus == next.VCPUs && memory < next.MemoryMiB {
 		memory = roundUp(next.MemoryMiB, b.StepMemoryMiB)
-		if memory > mostMiB {
-			vcpus += b.StepVCPUs
-			memory = t.MemoryMiB
-		}
 	}
-	return flexibleType(vcpus, memory).forClass(c.fields)
+	if vcpus == next.VCPUs && memory == next.MemoryMiB && c.disk(&t) < c.disk(&next) {
+		disk = next.DiskGiB
+	}
+	if memory > vm.MemoryMiB || disk > vm.DiskGiB {
+		vcpus += b.StepVCPUs
+		memory, disk = t.MemoryMiB, t.DiskGiB
+	}
+	return flexibleType(vcpus, memory, disk).forClass(c.fields)
 }
 
 func roundUp[T int | int64](n, step T) T { return (n + step - 1) / step * step }

@@ -81,6 +81,27 @@ func TestFlexibleSizes(t *testing.T) {
 		{name: "kubelet's reservations", more: "  memoryOverheadMiB: 300\n  kubelet: {kubeReserved: {cpu: \"1\", memory: 1Gi}}", pods: []string{deployment("a", 1, "3", "5Gi", "")}, want: []string{"flex.5VCPU-6.5GB"}},
 		{name: "apart", pods: []string{deployment("a", 3, "1", "1Gi", antiAffinity("a", "topology.kubernetes.io/zone"))}, want: []string{"flex.2VCPU-2GB", "flex.2VCPU-2GB", "flex.2VCPU-2GB"}},
 		{name: "a limit", pool: "  limits: {cpu: 9}", pods: []string{deployment("a", 8, "1", "1Gi", "")}, want: []string{"flex.9VCPU-9GB"}},
+		{name: "a disk for its pod", pods: []string{deployment("a", 1, "1", "1Gi, ephemeral-storage: 100Gi", "")}, want: []string{"flex.2VCPU-2GB-disk120GB"}},
+		{name: "a disk for all pods", pods: []string{deployment("a", 3, "900m", "1Gi, ephemeral-storage: 20Gi", "")}, want: []string{"flex.3VCPU-4GB-disk70GB"}},
+		{name: "the class's disk suffices", more: "  bootDevice: {size: 70G}", pods: []string{deployment("a", 3, "900m", "1Gi, ephemeral-storage: 20Gi", "")}, want: []string{"flex.3VCPU-4GB"}},
+		{name: "steps beyond the class's disk", more: "  bootDevice: {size: 35G}", pods: []string{deployment("a", 1, "900m", "1Gi, ephemeral-storage: 32Gi", "")}, want: []string{"flex.1VCPU-2GB-disk40GB"}},
+		{name: "eviction and reservations", more: "  kubelet: {systemReserved: {ephemeral-storage: 5Gi}, evictionHard: {nodefs.available: 50%}}", pods: []string{deployment("a", 1, "900m", "1Gi, ephemeral-storage: 20Gi", "")}, want: []string{"flex.1VCPU-2GB-disk60GB"}},
+		{
+			name: "more than a disk holds", sizing: ", maxDiskGiB: 100", pods: []string{deployment("a", 3, "900m", "1Gi, ephemeral-storage: 40Gi", "")},
+			want: []string{"flex.1VCPU-2GB-disk50GB", "flex.2VCPU-3GB-disk100GB"},
+		},
+		{
+			name: "the largest disk", sizing: ", maxDiskGiB: 119", pods: []string{deployment("a", 1, "1", "1Gi, ephemeral-storage: 100Gi", "")},
+			reason: `lower the requests, or raise spec.sizing.maxDiskGiB of ProxmoxNodeClass "flexible" to at least 120`,
+		},
+		{
+			name: "a storage with room", pods: []string{deployment("a", 1, "1", "1Gi, ephemeral-storage: 100Gi", "")},
+			more: "  bootDevice: {storage: data}", hosts: with(lab(), "data", 119, 60, 121), want: []string{"flex.2VCPU-2GB-disk120GB"},
+		},
+		{
+			name: "no storage with room", pods: []string{deployment("a", 1, "1", "1Gi, ephemeral-storage: 100Gi", "")},
+			more: "  bootDevice: {storage: data}", hosts: with(lab(), "data", 119, 60, 119), reason: "free space there",
+		},
 		{name: "the one that fits on the host", pods: []string{deployment("a", 1, "8500m", "17Gi", "")}, hosts: busy(7, 10), want: []string{"flex.9VCPU-18GB"}},
 		{
 			name: "no host has room", pods: []string{deployment("a", 1, "8500m", "17Gi", "")}, hosts: busy(8, 10),
@@ -125,6 +146,8 @@ func TestFlexibleShape(t *testing.T) {
 			corev1.ResourceCPU:    *resource.NewMilliQuantity(rapid.Int64Range(0, 1000*int64(b.MaxVCPUs)).Draw(t, "cpu"), resource.DecimalSI),
 			corev1.ResourceMemory: amount(rapid.Int64Range(0, b.MaxMemoryMiB<<20).Draw(t, "memory")),
 			corev1.ResourcePods:   amount(rapid.Int64Range(0, 110).Draw(t, "pods")),
+
+			corev1.ResourceEphemeralStorage: amount(rapid.Int64Range(0, b.MaxDiskGiB<<30).Draw(t, "disk")),
 		}
 		size, ok := scheduling.Shape(nc, needed)
 		if size.VCPUs < b.MinVCPUs || size.VCPUs > b.MaxVCPUs || size.VCPUs%b.StepVCPUs != 0 ||
@@ -132,19 +155,27 @@ func TestFlexibleShape(t *testing.T) {
 			t.Fatalf("%s is not within %+v", size.Name, b)
 		}
 		if !ok {
-			if holds(nc, b.MaxVCPUs, b.MaxMemoryMiB, needed) {
+			if holds(nc, b.MaxVCPUs, b.MaxMemoryMiB, b.MaxDiskGiB, needed) {
 				t.Fatalf("the largest holds %v, but no size was found", needed)
 			}
 			return
 		}
-		if !holds(nc, size.VCPUs, size.MemoryMiB, needed) {
+		own, _ := nc.Spec.BootDevice.SizeGiB()
+		disk := max(own, size.DiskGiB)
+		if size.DiskGiB != 0 && (size.DiskGiB <= own || size.DiskGiB > b.MaxDiskGiB || size.DiskGiB%b.StepDiskGiB != 0) {
+			t.Fatalf("a disk of %d GiB is not within %+v, or not larger than the class's", size.DiskGiB, b)
+		}
+		if size.DiskGiB != 0 && holds(nc, size.VCPUs, size.MemoryMiB, max(own, size.DiskGiB-b.StepDiskGiB), needed) {
+			t.Fatalf("the disk of %s is larger than %v needs", size.Name, needed)
+		}
+		if !holds(nc, size.VCPUs, size.MemoryMiB, disk, needed) {
 			t.Fatalf("%s does not hold %v", size.Name, needed)
 		}
-		if size.VCPUs > b.MinVCPUs && holds(nc, size.VCPUs-b.StepVCPUs, size.MemoryMiB, needed) ||
-			size.MemoryMiB > b.MinMemoryMiB && holds(nc, size.VCPUs, size.MemoryMiB-b.StepMemoryMiB, needed) {
+		if size.VCPUs > b.MinVCPUs && holds(nc, size.VCPUs-b.StepVCPUs, size.MemoryMiB, disk, needed) ||
+			size.MemoryMiB > b.MinMemoryMiB && holds(nc, size.VCPUs, size.MemoryMiB-b.StepMemoryMiB, disk, needed) {
 			t.Fatalf("%s is larger than %v needs", size.Name, needed)
 		}
-		if again, _ := scheduling.Shape(nc, scheduling.Allocatable(size)); again.Name != size.Name {
+		if again, _ := scheduling.Shape(nc, scheduling.Allocatable(size, disk)); again.Name != size.Name {
 			t.Fatalf("what %s holds needs %s", size.Name, again.Name)
 		}
 		if !slices.ContainsFunc(scheduling.OfferedBy(nc, nil), func(rung scheduling.InstanceType) bool {
@@ -165,6 +196,8 @@ func drawFlexible(t *rapid.T) *v1alpha1.ProxmoxNodeClass {
 	}
 	nc.Spec.Sizing.MaxVCPUs = nc.Spec.Sizing.MinVCPUs + rapid.Int32Range(1, 100).Draw(t, "more vcpus")
 	nc.Spec.Sizing.MaxMemoryMiB = nc.Spec.Sizing.MinMemoryMiB + 512*rapid.Int32Range(0, 1000).Draw(t, "more memory")
+	nc.Spec.Sizing.MaxDiskGiB = rapid.Int32Range(1, 2000).Draw(t, "max disk")
+	nc.Spec.BootDevice = &v1alpha1.BootDevice{Size: fmt.Sprintf("%dG", rapid.IntRange(1, 300).Draw(t, "disk"))}
 	if rapid.Bool().Draw(t, "dedicated") {
 		nc.Spec.Placement = v1alpha1.Placement{Policy: v1alpha1.PlacementDedicated, PinWith: v1alpha1.PinWithHostAgent}
 	}
@@ -184,8 +217,8 @@ func drawFlexible(t *rapid.T) *v1alpha1.ProxmoxNodeClass {
 }
 
 // holds reports whether a Node of a VM with that size has the needed resources.
-func holds(nc *v1alpha1.ProxmoxNodeClass, vcpus int, memoryMiB int64, needed corev1.ResourceList) bool {
-	vm := fleet.VM{Spec: fleet.Spec{VCPUs: vcpus, MemoryMiB: memoryMiB}}
+func holds(nc *v1alpha1.ProxmoxNodeClass, vcpus int, memoryMiB, diskGiB int64, needed corev1.ResourceList) bool {
+	vm := fleet.VM{Spec: fleet.Spec{VCPUs: vcpus, MemoryMiB: memoryMiB, DiskGiB: diskGiB}}
 	vm.InstanceType = fmt.Sprintf("flex.%dVCPU-%vGB", vcpus, float64(memoryMiB)/1024)
 	node := scheduling.Launched(vm, []scheduling.InstanceType{scheduling.TypeOf(nc, &vm, nil)})
 	return resources.Fits(needed, node.Status.Allocatable)

@@ -145,7 +145,7 @@ func compareInflight(a, b *inflight) int {
 		return -1
 	}
 	if flexible {
-		bySize = -bySize
+		bySize = -cmp.Or(bySize, cmp.Compare(a.DiskGiB, b.DiskGiB))
 	}
 	return cmp.Or(
 		bySize,

@@ -103,6 +103,14 @@ func (c *Cluster) InstanceTypes(ctx context.Context, request Request, nodePool *
 		}
 		fits = newSite(request.Snapshot, request.Existing, nodes, p).Fits
 	}
+	// Pods of nodes with larger disks need such disks on other nodes.
+	largest := int64(0)
+	for i := range live {
+		if isFlexible(live[i].InstanceType) {
+			largest = max(largest, live[i].DiskGiB)
+		}
+	}
+	p.addDisks(largest)
 	offerings := makeOfferings(p, fits, newUnavailableOfferings(request.Unavailable), slices.Compact(known))
 	for i := range live {
 		offerings.addLive(p, &live[i], typesOrDefault(request.Types), request.Snapshot)

@@ -230,7 +230,8 @@ func (s *session) specFor(claim *karpscheduling.NodeClaim) (fleet.Spec, error) {
 }
 
 func compareTypes(a, b *InstanceType) int {
-	return cmp.Or(cmp.Compare(a.Price, b.Price), cmp.Compare(a.VCPUs, b.VCPUs), cmp.Compare(a.MemoryMiB, b.MemoryMiB), cmp.Compare(a.Name, b.Name))
+	return cmp.Or(cmp.Compare(a.Price, b.Price), cmp.Compare(a.VCPUs, b.VCPUs), cmp.Compare(a.MemoryMiB, b.MemoryMiB),
+		cmp.Compare(a.DiskGiB, b.DiskGiB), cmp.Compare(a.Name, b.Name))
 }
 
 // chosenLabels returns the labels for which the pool allows several values and the pods

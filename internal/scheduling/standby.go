@@ -92,7 +92,7 @@ func (p *pool) outdated(vm *fleet.VM) string {
 	case i >= 0:
 		t = p.types[i]
 	case isFlexible(vm.InstanceType) && c.flexible():
-		t = flexibleType(vm.VCPUs, vm.MemoryMiB)
+		t = flexibleType(vm.VCPUs, vm.MemoryMiB, 0)
 	default:
 		return fmt.Sprintf("instance type %s is no longer offered", vm.InstanceType)
 	}
