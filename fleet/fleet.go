@@ -81,6 +81,9 @@ const (
 	PinWithHostAgent PinWith = "HostAgent"
 )
 
+// MaxMemoryOvercommit is the maximum of Spec.MemoryOvercommit.
+const MaxMemoryOvercommit = 2
+
 // HugePages is the size of the host's huge pages that back a VM's memory; empty means
 // ordinary memory.
 type HugePages string
@@ -153,6 +156,9 @@ type Spec struct {
 	// Overcommit is the maximum number of floating vCPUs per CPU that is neither reserved nor
 	// pinned; 0 means 1.
 	Overcommit float64 `json:"overcommit,omitempty"`
+	// MemoryOvercommit is the maximum memory of all guests of the host, as a multiple of the
+	// memory that it has for them, without huge pages. Only Shared VMs have one; 0 means 1.
+	MemoryOvercommit float64 `json:"memory_overcommit,omitempty"`
 	// HugePages back the memory, which requires a root@pam ticket. Shared VMs have none.
 	HugePages HugePages `json:"huge_pages,omitempty"`
 	Spread    Spread    `json:"spread,omitempty"`

@@ -264,6 +264,8 @@ func (c *checker) vm(clusterID string, vm *fleet.VM) {
 	c.require(vm.VCPUs >= 1, "vcpus", "%d: must be at least 1", vm.VCPUs)
 	c.size("memory_mib", vm.MemoryMiB, minMemoryMiB)
 	c.require(vm.Overcommit >= 0 && vm.Overcommit <= math.MaxFloat64, "overcommit", "%v: must be a ratio of at least 0", vm.Overcommit)
+	c.require(vm.MemoryOvercommit == 0 || vm.MemoryOvercommit >= 1 && vm.MemoryOvercommit <= fleet.MaxMemoryOvercommit && vm.Policy == fleet.PolicyShared && vm.HugePages == "",
+		"memory_overcommit", "%v: must be a ratio from 1 to %v, and only of a VM with policy Shared", vm.MemoryOvercommit, fleet.MaxMemoryOvercommit)
 	c.size("disk_gib", vm.DiskGiB, 0)
 	c.require(min(int64(vm.Demand.Pods), vm.Demand.CPUMilli, vm.Demand.MemoryMiB) >= 0, "demand", "%+v: must not be negative", vm.Demand)
 	t := vm.Timeouts

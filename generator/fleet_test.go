@@ -89,7 +89,9 @@ func drawVM(t *rapid.T, id fleet.VMID) fleet.VM {
 	if vm.Policy.Pinned() && vm.PinWith == fleet.PinWithHostAgent {
 		vm.Emulator = rapid.SampledFrom([]fleet.Emulator{"", fleet.EmulatorGuest, fleet.EmulatorShared}).Draw(t, "emulator")
 	}
-	if vm.Policy != fleet.PolicyShared {
+	if vm.Policy == fleet.PolicyShared {
+		vm.MemoryOvercommit = rapid.SampledFrom([]float64{0, 1.25, fleet.MaxMemoryOvercommit}).Draw(t, "memory overcommit")
+	} else {
 		vm.Cells = drawCells(t, vm.VCPUs)
 		drawHugePages(t, &vm)
 	}

@@ -91,11 +91,14 @@ type record struct {
 	PinWith      fleet.PinWith  `json:"pin_with,omitempty"`
 	Emulator     fleet.Emulator `json:"emulator,omitempty"`
 	Overcommit   float64        `json:"overcommit,omitempty"`
-	Spread       fleet.Spread   `json:"spread,omitempty"`
-	WholeCores   bool           `json:"whole_cores,omitempty"`
-	Reserve      bool           `json:"reserve,omitempty"`
-	VCPUPins     []int          `json:"vcpu_pins,omitempty"`
-	L3           []int          `json:"l3,omitempty"`
+	// MemoryOvercommit is missing in the files of most VMs.
+	MemoryOvercommit float64 `json:"memory_overcommit,omitempty"`
+
+	Spread     fleet.Spread `json:"spread,omitempty"`
+	WholeCores bool         `json:"whole_cores,omitempty"`
+	Reserve    bool         `json:"reserve,omitempty"`
+	VCPUPins   []int        `json:"vcpu_pins,omitempty"`
+	L3         []int        `json:"l3,omitempty"`
 	// Labels are sorted key=value strings, because a key may be an HCL keyword, which is
 	// not valid as an attribute.
 	Labels       []string        `json:"labels,omitempty"`
@@ -237,6 +240,9 @@ func callOf(clusterID string, vm *fleet.VM) (*call, error) {
 			PinWith:      vm.PinWith,
 			Emulator:     vm.Emulator,
 			Overcommit:   vm.Overcommit,
+
+			MemoryOvercommit: vm.MemoryOvercommit,
+
 			Spread:       vm.Spread,
 			WholeCores:   vm.WholeCores,
 			Reserve:      vm.Reserve,
@@ -329,16 +335,19 @@ func vmOf(region topology.RegionName, moduleHash string, c *call, groups []strin
 		Timeouts: c.Timeouts,
 		Module:   moduleHash,
 		Spec: fleet.Spec{
-			Pool:           r.Pool,
-			NodeClass:      r.NodeClass,
-			InstanceType:   c.InstanceType,
-			CapacityType:   r.CapacityType,
-			VCPUs:          c.CPU.Sockets * c.CPU.Cores,
-			MemoryMiB:      c.MemoryMiB,
-			Policy:         r.Policy,
-			PinWith:        r.PinWith,
-			Emulator:       r.Emulator,
-			Overcommit:     r.Overcommit,
+			Pool:         r.Pool,
+			NodeClass:    r.NodeClass,
+			InstanceType: c.InstanceType,
+			CapacityType: r.CapacityType,
+			VCPUs:        c.CPU.Sockets * c.CPU.Cores,
+			MemoryMiB:    c.MemoryMiB,
+			Policy:       r.Policy,
+			PinWith:      r.PinWith,
+			Emulator:     r.Emulator,
+			Overcommit:   r.Overcommit,
+
+			MemoryOvercommit: r.MemoryOvercommit,
+
 			HugePages:      fleet.HugePages(c.HugePages),
 			Spread:         r.Spread,
 			WholeCores:     r.WholeCores,

@@ -17,7 +17,11 @@ type claim struct {
 	agent    bool
 	floating int
 	// ratio is the overcommit promised to a floating VM of ours, or 0.
-	ratio  float64
+	ratio float64
+	// memoryRatio is the memory overcommit that our VM tolerates, or 0 if it uses no ordinary
+	// memory.
+	memoryRatio float64
+
 	memory [backings]int64
 	bound  [backings][]int64 // MiB by node; nil for the kinds that the guest does not use
 	homed  []int             // floating vCPUs whose memory is bound to the node, by node
@@ -45,6 +49,9 @@ func (x *index) claimOf(spec *fleet.Spec, place *fleet.Placement) *claim {
 	if !spec.Policy.Pinned() {
 		c.floating = spec.VCPUs
 		c.ratio = ratioOf(spec)
+	}
+	if backingOf(spec) == ordinary {
+		c.memoryRatio = memoryRatioOf(spec)
 	}
 	var devices []topology.PassedDevice
 	for _, d := range spec.PCIDevices {
@@ -152,6 +159,15 @@ func ratioOf(spec *fleet.Spec) float64 {
 	return spec.Overcommit
 }
 
+// memoryRatioOf returns the spec's memory overcommit: 1 unless it is a Shared VM that
+// tolerates more.
+func memoryRatioOf(spec *fleet.Spec) float64 {
+	if spec.Policy != fleet.PolicyShared || spec.MemoryOvercommit == 0 {
+		return 1
+	}
+	return spec.MemoryOvercommit
+}
+
 // guestKey identifies a guest and its VM. Proxmox reuses VMIDs, but the keys of our VMs are
 // unique.
 type guestKey struct {
@@ -204,6 +220,6 @@ func (c *claim) equal(o *claim) bool {
 			return false
 		}
 	}
-	return c.isolated == o.isolated && c.agent == o.agent && c.floating == o.floating && c.ratio == o.ratio && c.memory == o.memory &&
+	return c.isolated == o.isolated && c.agent == o.agent && c.floating == o.floating && c.ratio == o.ratio && c.memoryRatio == o.memoryRatio && c.memory == o.memory &&
 		c.group == o.group && slices.Equal(c.devices, o.devices) && slices.Equal(c.pins, o.pins) && slices.Equal(c.homed, o.homed)
 }

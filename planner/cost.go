@@ -84,7 +84,7 @@ func (s *state) hostCost(p *plan, w request) (first, second int64) {
 
 // allocated returns the shares of the host's CPUs and memory that are allocated to guests,
 // including the VM of a plan that is not committed yet. A vCPU without pins counts as one
-// CPU, whatever the overcommit, so the share of CPUs can exceed a million.
+// CPU, whatever the overcommit, so the shares can exceed a million.
 func (s *state) allocated(p *plan, w request) (cpus, memory int64) {
 	taken := s.usable - s.allFree + s.floating
 	if w.policy.Pinned() {
@@ -95,7 +95,7 @@ func (s *state) allocated(p *plan, w request) (cpus, memory int64) {
 	} else {
 		taken += w.vcpus
 	}
-	return share(int64(taken), int64(s.usable)), share(s.memory[w.backing]-s.left[w.backing]+w.memory, s.memory[w.backing])
+	return share(int64(taken), int64(s.usable)), share(s.memory[w.backing]-s.remaining(w.backing)+w.memory, s.memory[w.backing])
 }
 
 // setLeft sets the costs of the CPUs and memory that are left on the plan's nodes. The

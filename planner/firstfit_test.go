@@ -22,6 +22,7 @@ func TestNeverWorseThanFirstFit(t *testing.T) {
 		existing := asExisting(2000, specs, placed)
 		s := drawSpec(t, snap, policies...)
 		s.Overcommit, s.HugePages, s.Spread, s.PinWith, s.PCIDevices = 1, "", "", "", nil // first fit does not support these
+		s.MemoryOvercommit = 0
 		nodes := firstFit(snap, existing, s)
 		got, unplaced := place(t, snap, existing, s)
 		if nodes == 0 {

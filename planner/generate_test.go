@@ -221,6 +221,7 @@ func drawSpec(t *rapid.T, snap *topology.Snapshot, policies ...fleet.Policy) fle
 	s := spec(rapid.SampledFrom(policies).Draw(t, "policy"),
 		rapid.IntRange(1, 14).Draw(t, "vcpus"), int64(rapid.IntRange(1, 40*gib).Draw(t, "memory")))
 	s.Overcommit = rapid.SampledFrom([]float64{0, 1, 1.5, 4}).Draw(t, "overcommit")
+	s.MemoryOvercommit = rapid.SampledFrom([]float64{0, 0, 1, 1.2, 2}).Draw(t, "memory overcommit")
 	s.Hosts = nil
 	drawExtras(t, &s)
 	for i := range snap.Hosts {

@@ -227,7 +227,8 @@ func (s *state) updateFree() {
 		unbound += max(0, anywhere)
 		s.left[ordinary] -= max(0, anywhere)
 	}
-	s.left[ordinary] = max(0, s.left[ordinary])
+	s.balance = s.left[ordinary]
+	s.left[ordinary] = max(0, s.balance)
 	s.memFree[ordinary] = spread(s.nodes, ordinary, bound, unbound)
 }
 

@@ -16,6 +16,8 @@ type request struct {
 	vcpus  int
 	memory int64
 	ratio  float64
+	// memoryRatio is the memory overcommit that the VM tolerates.
+	memoryRatio float64
 	// backing is the kind of memory.
 	backing backing
 	// group is the pool whose VMs are spread over hosts, or empty.
@@ -36,10 +38,13 @@ type request struct {
 // requestOf returns the request of a spec.
 func requestOf(spec *fleet.Spec) request {
 	w := request{
-		policy:    spec.Policy,
-		vcpus:     spec.VCPUs,
-		memory:    spec.MemoryMiB,
-		ratio:     ratioOf(spec),
+		policy: spec.Policy,
+		vcpus:  spec.VCPUs,
+		memory: spec.MemoryMiB,
+		ratio:  ratioOf(spec),
+
+		memoryRatio: memoryRatioOf(spec),
+
 		backing:   backingOf(spec),
 		wholeOnly: spec.WholeCores && spec.Policy == fleet.PolicyDedicated,
 		agent:     spec.Policy.Pinned() && spec.PinWith == fleet.PinWithHostAgent,
@@ -68,6 +73,8 @@ func (w request) problem() string {
 		return "a VM must have at least 1 vCPU and 1 MiB of memory: raise cpu and memory"
 	case !(w.ratio > 0) || math.IsInf(w.ratio, 0):
 		return "the overcommit must be a positive number: set overcommit in the ProxmoxNodeClass"
+	case !(w.memoryRatio >= 1) || math.IsInf(w.memoryRatio, 0):
+		return "the memory overcommit must be a number of at least 1: set memoryOvercommit in the ProxmoxNodeClass"
 	case w.backing == unknownBacking:
 		return "the VM's huge page size is unknown: use 2Mi or 1Gi in the ProxmoxNodeClass"
 	case w.backing != ordinary && w.policy == fleet.PolicyShared:
@@ -117,7 +124,7 @@ type pick struct{ group, size, count int }
 
 // evaluate returns the best plan for a request on the host, and whether one exists.
 func (s *state) evaluate(w request) (plan, bool) {
-	if s.problem != "" || w.vcpus > s.online || w.memory > s.left[w.backing] || !s.hasDevices(&w) || s.tooBusy(w) {
+	if s.problem != "" || w.vcpus > s.online || w.memory > s.memoryRoom(&w) || !s.hasDevices(&w) || s.tooBusy(w) {
 		return plan{}, false
 	}
 	var p plan
@@ -138,7 +145,7 @@ func (s *state) evaluate(w request) (plan, bool) {
 		p.cost[costCrowd] = int64(len(s.claims))
 		p.cost.setLeft(
 			share(limit-int64(s.floating+w.vcpus), limit),
-			share(s.left[ordinary]-w.memory, s.memory[ordinary]),
+			share(s.memoryRoom(&w)-w.memory, s.memory[ordinary]),
 		)
 		ok = true
 	}

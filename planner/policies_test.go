@@ -372,3 +372,82 @@ func TestCutKeepsCores(t *testing.T) {
 		t.Errorf("cells %+v, want two of 5 vCPUs and 20 GiB", got.Cells)
 	}
 }
+
+// TestMemoryOvercommit checks how many of ten VMs of 16 GiB a host with 64 GiB takes, beside
+// another VM.
+func TestMemoryOvercommit(t *testing.T) {
+	t.Parallel()
+	shared := func(memory int64, ratio float64) fleet.Spec {
+		s := spec(fleet.PolicyShared, 1, memory)
+		s.MemoryOvercommit = ratio
+		return s
+	}
+	paged := spec(fleet.PolicyNUMA, 1, 8*gib)
+	paged.HugePages = fleet.HugePages1Gi
+	pinned := spec(fleet.PolicyDedicated, 1, 16*gib)
+	pinned.MemoryOvercommit = 2 // has no effect
+	tests := []struct {
+		name   string
+		beside []fleet.Spec
+		vm     fleet.Spec
+		host   func(*topology.Host)
+		want   int
+	}{
+		{"off by default", nil, shared(16*gib, 0), nil, 4},
+		{"one and a half", nil, shared(16*gib, 1.5), nil, 6},
+		{"not quite", nil, shared(16*gib, 1.49), nil, 5},
+		{"never pinned", nil, pinned, nil, 4},
+		{"a higher ratio", []fleet.Spec{shared(16*gib, 2)}, shared(16*gib, 1.5), nil, 5},
+		{"a lower ratio", []fleet.Spec{shared(16*gib, 1.25)}, shared(16*gib, 2), nil, 4},
+		{"a VM that does not tolerate it", []fleet.Spec{shared(gib, 0)}, shared(16*gib, 2), nil, 3},
+		{"a bound VM", []fleet.Spec{spec(fleet.PolicyNUMA, 1, gib)}, shared(16*gib, 2), nil, 3},
+		{"a pinned VM", []fleet.Spec{spec(fleet.PolicyDedicated, 1, gib)}, shared(16*gib, 2), nil, 3},
+		{"a pinned VM after it", []fleet.Spec{shared(60*gib, 2)}, spec(fleet.PolicyDedicated, 1, 8*gib), nil, 0},
+		{"a VM in huge pages", []fleet.Spec{paged}, shared(16*gib, 1.5), func(h *topology.Host) { h.NUMANodes[0].HugePages = map[int]int64{1 << 20: 16} }, 4},
+		{"reserved memory", nil, shared(16*gib, 2), func(h *topology.Host) { h.ReservedMemoryMiB = 16 * gib }, 6},
+		{"a guest of others", nil, shared(16*gib, 1.5), func(h *topology.Host) {
+			h.Guests = []topology.Guest{{VMID: 100, Kind: topology.GuestVM, Running: true, VCPUs: 1, MemoryMiB: 20 * gib}}
+		}, 4},
+		{"larger than the host", nil, shared(65*gib, 2), nil, 0},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			h := host("pve-1", machine(shape{nodes: 1, cores: 16, smt: 2, memory: 64 * gib}))
+			if tt.host != nil {
+				tt.host(&h)
+			}
+			snap := snapshot(h)
+			var existing []fleet.VM
+			if len(tt.beside) > 0 {
+				placed, _ := place(t, snap, nil, tt.beside...)
+				existing = asExisting(2000, tt.beside, placed)
+			}
+			placed, unplaced := place(t, snap, existing, same(tt.vm, 10)...)
+			if len(placed) != tt.want {
+				t.Errorf("placed %d, want %d: %v", len(placed), tt.want, unplaced)
+			}
+			used := int64(0)
+			for _, g := range h.Guests {
+				used += g.MemoryMiB
+			}
+			for i := range existing {
+				if existing[i].HugePages == "" {
+					used += existing[i].MemoryMiB
+				}
+			}
+			told := 0
+			for _, p := range placed {
+				told += count(strings.Contains(p.Reason, "overcommits the memory of the host by"))
+			}
+			beyond := 0
+			for range placed {
+				used += tt.vm.MemoryMiB
+				beyond += count(used > 64*gib-h.ReservedMemoryMiB-h.NUMANodes[0].HugePages[1<<20]*gib)
+			}
+			if told != beyond {
+				t.Errorf("%d placements report that memory is overcommitted, want %d: %v", told, beyond, placed)
+			}
+		})
+	}
+}

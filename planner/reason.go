@@ -15,7 +15,7 @@ func (s *state) reason(p *plan, seats []seat, w request) string {
 	if len(p.parts) == 0 {
 		limit := s.floatRoom(w.ratio, s.allFree)
 		return fmt.Sprintf("runs on %s; leaves room for %s, %s",
-			topology.Count(s.allFree, "shared CPU"), topology.Count(limit-s.floating-w.vcpus, "vCPU"), gib(s.left[ordinary]-w.memory)) + s.deviceText(&w) + s.selectionText(p, w) + beside(p, w)
+			topology.Count(s.allFree, "shared CPU"), topology.Count(limit-s.floating-w.vcpus, "vCPU"), gib(s.memoryRoom(&w)-w.memory)) + s.overcommitText(w) + s.deviceText(&w) + s.selectionText(p, w) + beside(p, w)
 	}
 	text := s.place(p, seats, w) + ": " + s.coresText(p, w)
 	switch {
@@ -44,6 +44,15 @@ func (s *state) reason(p *plan, seats []seat, w request) string {
 		text += "; " + strings.Join(notes, ", ")
 	}
 	return text
+}
+
+// overcommitText reports that the guests of the host have more memory than it has for them.
+func (s *state) overcommitText(w request) string {
+	beyond := w.memory - s.balance
+	if beyond <= 0 {
+		return ""
+	}
+	return "; overcommits the memory of the host by " + gib(beyond)
 }
 
 // beside describes how many other VMs of the pool are on the host. It returns an empty

@@ -96,9 +96,9 @@ func (s *state) lacks(w request) (has int64, explain func() gap) {
 	case !s.hasDevices(&w):
 		return 0, func() gap { return s.deviceGap(&w) }
 
-	case w.memory > s.left[w.backing]:
-		return share(s.left[w.backing], w.memory), func() gap {
-			return gap{has: "has " + w.of(s.left[w.backing]) + " free" + w.backing.in(), fix: s.memoryFix(&w)}
+	case w.memory > s.memoryRoom(&w):
+		return share(s.memoryRoom(&w), w.memory), func() gap {
+			return gap{has: "has " + w.of(s.memoryRoom(&w)) + " free" + w.backing.in(), fix: s.memoryFix(&w)}
 		}
 
 	case !w.policy.Pinned() && s.floatRoom(w.ratio, s.allFree) < s.floating+w.vcpus:

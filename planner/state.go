@@ -23,13 +23,17 @@ type state struct {
 	// nodeFree is the number of free usable CPUs, by node.
 	nodeFree []int
 
-	used    [backings]int64   // memory of all guests
-	bound   [backings][]int64 // by node
-	homed   []int             // by node: vCPUs of floating guests whose memory is bound there
-	left    [backings]int64   // memory that guests may still use
-	memFree [backings][]int64 // by node, see spread; nil for a kind that the host does not have
-	pools   []pool            // of our VMs
-	passed  pciUse
+	used  [backings]int64   // memory of all guests
+	bound [backings][]int64 // by node
+	homed []int             // by node: vCPUs of floating guests whose memory is bound there
+	left  [backings]int64   // memory that guests may still use, without overcommit
+	// balance is the ordinary memory that is left, negative if it is overcommitted;
+	// memoryRatio is the lowest memory overcommit that one of our VMs here tolerates, or +Inf.
+	balance     int64
+	memoryRatio float64
+	memFree     [backings][]int64 // by node, see spread; nil for a kind that the host does not have
+	pools       []pool            // of our VMs
+	passed      pciUse
 }
 
 // pool is the number of VMs of one pool on the host.
@@ -52,7 +56,10 @@ type floats struct {
 // newState returns the state of a host without guests.
 func newState(x *index) *state {
 	s := &state{
-		index:    x,
+		index: x,
+
+		memoryRatio: math.Inf(1),
+
 		floats:   floats{allFree: x.usable, ratio: math.Inf(1)},
 		taken:    slices.Clone(x.reserved),
 		free:     make([]int, len(x.cores)),
@@ -130,6 +137,9 @@ func (s *state) occupy(c *claim) {
 	} else {
 		s.unmanaged += c.floating
 	}
+	if c.memoryRatio > 0 {
+		s.memoryRatio = min(s.memoryRatio, c.memoryRatio)
+	}
 	for i := range s.nodes {
 		s.homed[i] += c.homed[i]
 	}
@@ -203,6 +213,26 @@ func (s *state) nodeMemFree(n int, of backing) int64 {
 		return 0
 	}
 	return s.memFree[of][n]
+}
+
+// remaining returns the memory that is left, which is negative if it is overcommitted.
+func (s *state) remaining(of backing) int64 {
+	if of == ordinary {
+		return s.balance
+	}
+	return s.left[of]
+}
+
+// memoryRoom returns the memory that guests may still use if a VM with the request is one of
+// them. All ordinary memory of a host is alike to Linux, so it is overcommitted only as far
+// as each of our VMs there tolerates. A VM never has more memory than the host.
+func (s *state) memoryRoom(w *request) int64 {
+	ratio := min(w.memoryRatio, s.memoryRatio)
+	if w.backing != ordinary || ratio <= 1 {
+		return s.left[w.backing]
+	}
+	beyond := int64(math.Floor((ratio-1)*float64(s.memory[ordinary]) + 1e-9))
+	return min(max(0, s.balance+beyond), s.memory[ordinary])
 }
 
 // floatRoom returns how many vCPUs may float over the given number of CPUs, at the given

@@ -134,9 +134,38 @@ func mustStart(t tb, h *topology.Host, here []resident, others []topology.Guest)
 			HugePagesMiB: pagesOf(g),
 		})
 	}
-	if faults := startcheck.Check(h, guests); len(faults) > 0 {
+	if faults := startcheck.Check(overcommitted(h, here), guests); len(faults) > 0 {
 		t.Fatalf("%s: %v", h.ID(), faults)
 	}
+}
+
+// overcommitted returns the host with the memory that all VMs on it tolerate to be
+// allocated. Only Shared VMs tolerate more than the host has, and huge pages are never
+// overcommitted.
+func overcommitted(h *topology.Host, here []resident) *topology.Host {
+	ratio := 0.0
+	for _, r := range here {
+		tolerates := 1.0
+		switch {
+		case r.spec.HugePages != "":
+			continue
+		case r.spec.Policy == fleet.PolicyShared:
+			tolerates = max(1, r.spec.MemoryOvercommit)
+		}
+		if ratio == 0 || tolerates < ratio {
+			ratio = tolerates
+		}
+	}
+	if ratio <= 1 {
+		return h
+	}
+	huge := int64(0)
+	for _, n := range h.NUMANodes {
+		huge += n.HugePages[2048]*2 + n.HugePages[1<<20]*gib
+	}
+	more := *h
+	more.MemoryMiB += int64((ratio - 1) * float64(max(0, h.MemoryMiB-h.ReservedMemoryMiB-huge)))
+	return &more
 }
 
 // pagesOf returns the size of a guest's huge pages. Drawn guests that accept any are too

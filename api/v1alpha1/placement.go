@@ -11,6 +11,7 @@ import (
 // +kubebuilder:validation:XValidation:rule="!(has(self.policy) && self.policy in ['Dedicated', 'Isolated']) || has(self.pinWith)",message="is required by policies Dedicated and Isolated: set it to HostAgent if numaform-agent runs on the hosts, or to Affinity if numaform logs in as root@pam",fieldPath=".pinWith"
 // +kubebuilder:validation:XValidation:rule="!has(self.pinWith) || (has(self.policy) && self.policy in ['Dedicated', 'Isolated'])",message="has no effect with policies Shared and NUMA: remove it, or set policy to Dedicated or Isolated",fieldPath=".pinWith"
 // +kubebuilder:validation:XValidation:rule="!(has(self.overcommit) && self.overcommit.size() > 0) || !has(self.policy) || self.policy == 'Shared'",message="has no effect with policies NUMA, Dedicated and Isolated: remove it, or set policy to Shared",fieldPath=".overcommit"
+// +kubebuilder:validation:XValidation:rule="!(has(self.memoryOvercommit) && self.memoryOvercommit.size() > 0) || !has(self.policy) || self.policy == 'Shared'",message="has no effect with policies NUMA, Dedicated and Isolated, whose memory is never overcommitted: remove it, or set policy to Shared",fieldPath=".memoryOvercommit"
 // +kubebuilder:validation:XValidation:rule="!has(self.hugePages) || (has(self.policy) && self.policy != 'Shared')",message="has no effect with policy Shared, which binds memory to no NUMA node: remove it, or set policy to NUMA, Dedicated or Isolated",fieldPath=".hugePages"
 // +kubebuilder:validation:XValidation:rule="!has(self.emulator) || (has(self.pinWith) && self.pinWith == 'HostAgent')",message="has no effect without numaform-agent: remove it, or set pinWith to HostAgent",fieldPath=".emulator"
 // +kubebuilder:validation:XValidation:rule="!has(self.wholeCores) || (has(self.policy) && self.policy == 'Dedicated')",message="has no effect with policies Shared, NUMA and Isolated: remove it, or set policy to Dedicated",fieldPath=".wholeCores"
@@ -41,6 +42,15 @@ type Placement struct {
 	// +kubebuilder:validation:MaxLength=5
 	// +kubebuilder:validation:XValidation:rule="self.matches('^(([1-9]|1[0-5])([.][0-9]{1,2})?|16([.]0{1,2})?)?$')",message="is not a ratio from 1 to 16, such as 1.5"
 	Overcommit string `json:"overcommit,omitempty"`
+
+	// MemoryOvercommit is the maximum memory of all guests of a host, as a multiple of the
+	// memory that the host has for them, from 1 to 2, such as "1.2". If guests use more than
+	// the host has, the host swaps or its kernel kills a guest. On a host that has a VM whose
+	// class does not set it, memory is not overcommitted. Empty means 1.
+	// +optional
+	// +kubebuilder:validation:MaxLength=4
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(1([.][0-9]{1,2})?|2([.]0{1,2})?)?$')",message="is not a ratio from 1 to 2, such as 1.2"
+	MemoryOvercommit string `json:"memoryOvercommit,omitempty"`
 
 	// HugePages is the size of the huge pages, 2Mi or 1Gi, that back the memory of
 	// NUMA, Dedicated and Isolated VMs. They must be reserved on the hosts, and they
@@ -177,6 +187,16 @@ func (p Placement) HostLoadLimit() int {
 
 // EffectivePolicy returns the policy; the default is Shared.
 func (p Placement) EffectivePolicy() PlacementPolicy { return cmp.Or(p.Policy, PlacementShared) }
+
+// MemoryOvercommitRatio returns MemoryOvercommit as a number, or 0 if memory is not
+// overcommitted. The CRD allows only ratios that parse.
+func (p Placement) MemoryOvercommitRatio() float64 {
+	ratio, err := strconv.ParseFloat(p.MemoryOvercommit, 64)
+	if err != nil || ratio <= 1 {
+		return 0
+	}
+	return ratio
+}
 
 // OvercommitRatio returns Overcommit as a number, or 1 if it is empty. It returns an error
 // if Overcommit is not a number from 1 to 16.

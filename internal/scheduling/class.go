@@ -115,6 +115,7 @@ func baseSpec(nc *v1alpha1.ProxmoxNodeClass) fleet.Spec {
 	InPlace(nc, &base, "")
 	if base.Policy == fleet.PolicyShared {
 		base.Overcommit, _ = spec.Placement.OvercommitRatio()
+		base.MemoryOvercommit = spec.Placement.MemoryOvercommitRatio()
 	}
 	if spec.Placement.Spread == v1alpha1.SpreadHosts {
 		base.Spread = fleet.SpreadHosts
@@ -405,6 +406,8 @@ type hashed struct {
 	PCIDevices  []v1alpha1.PCIDevice           `json:"pci_devices,omitempty"`
 	DataDisks   []fleet.DataDisk               `json:"data_disks,omitempty"`
 	Hardware    *fleet.Hardware                `json:"hardware,omitempty"`
+
+	MemoryOvercommit float64 `json:"memory_overcommit,omitempty"`
 }
 
 // ClassHash returns the hash of the class's fields whose change replaces its nodes. It
@@ -430,6 +433,7 @@ func ClassHash(nc *v1alpha1.ProxmoxNodeClass) string {
 	h.Hardware = hardwareOf(spec.Hardware)
 	overcommit, _ := spec.Placement.OvercommitRatio()
 	h.Overcommit = strconv.FormatFloat(overcommit, 'g', -1, 64)
+	h.MemoryOvercommit = spec.Placement.MemoryOvercommitRatio()
 	for i := range h.Networks {
 		h.Networks[i].Model = cmp.Or(h.Networks[i].Model, "virtio")
 		slices.Sort(h.Networks[i].Trunks)

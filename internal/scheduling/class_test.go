@@ -24,7 +24,7 @@ spec:
   template: {name: debian}
   bootDevice: {size: 20G, storage: local}
   cpuType: x86-64-v2-AES
-  placement: {policy: Shared, overcommit: "1.5", hostSelection: Balanced, maxHostLoad: 80}
+  placement: {policy: Shared, overcommit: "1.5", memoryOvercommit: "1.2", hostSelection: Balanced, maxHostLoad: 80}
   networks: [{bridge: vmbr1, vlan: 7, mtu: 1, firewall: true, securityGroups: [ssh, web]}]
   tags: [workers, k8s]
   pool: k8s
@@ -43,7 +43,7 @@ spec:
 	}
 	want := fleet.Spec{
 		Pool: "general", NodeClass: "full", InstanceType: "c1.4VCPU-8GB", CapacityType: "on-demand", VCPUs: 4, MemoryMiB: 8192,
-		Policy: fleet.PolicyShared, Overcommit: 1.5, HostSelection: fleet.Balanced, MaxHostLoad: 80, Hosts: []topology.HostID{{Region: "lab", Host: "epyc"}, {Region: "lab", Host: "xeon"}},
+		Policy: fleet.PolicyShared, Overcommit: 1.5, MemoryOvercommit: 1.2, HostSelection: fleet.Balanced, MaxHostLoad: 80, Hosts: []topology.HostID{{Region: "lab", Host: "epyc"}, {Region: "lab", Host: "xeon"}},
 		Template: "debian", Clone: fleet.CloneFull, CPUType: "x86-64-v2-AES", DiskGiB: 50, Storage: "local",
 		Networks: []fleet.Network{{Bridge: "vmbr1", VLAN: 7, MTU: 1, Firewall: true}},
 		Tags:     []string{"k8s", "workers"}, ResourcePool: "k8s", SecurityGroups: []string{"ssh@net0", "web@net0", "kube"},

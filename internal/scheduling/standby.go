@@ -125,7 +125,7 @@ func (p *pool) outdated(vm *fleet.VM) string {
 		{name: "capacity type", same: vm.CapacityType == now.CapacityType},
 		{name: "size", same: vm.VCPUs == now.VCPUs && vm.MemoryMiB == now.MemoryMiB},
 		{name: "placement", same: vm.Policy == now.Policy && vm.PinWith == now.PinWith},
-		{name: "overcommit", same: vm.Overcommit == now.Overcommit},
+		{name: "overcommit", same: vm.Overcommit == now.Overcommit && vm.MemoryOvercommit == now.MemoryOvercommit},
 		{name: "huge pages", same: vm.HugePages == now.HugePages},
 		{name: "clone", same: vm.Clone == now.Clone},
 		{name: "CPU type", same: vm.CPUType == now.CPUType},
