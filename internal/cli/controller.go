@@ -84,7 +84,7 @@ func newController(process Process) *cobra.Command {
 	flags.DurationVar(&s.BatchMax, "batch-max-duration", 10*time.Second, "maximum duration of a batch of pending pods")
 	flags.Var(choose(&o.preferences, "Respect", "Ignore"), "preference-policy", "Respect or Ignore the preferences of pods")
 	flags.Var(choose(&o.minValues, "Strict", "BestEffort"), "min-values-policy", "Strict, or BestEffort to allow fewer than minValues")
-	flags.StringVar(&s.FeatureGates, "feature-gates", "", "feature gates of Karpenter, such as NodeRepair=true: CapacityBuffer, NodeOverlay, NodeRepair and SpotToSpotConsolidation")
+	flags.StringVar(&s.FeatureGates, "feature-gates", "", "feature gates of Karpenter, such as NodeRepair=true: CapacityBuffer, NodeOverlay, NodeRepair, SpotToSpotConsolidation and StaticCapacity")
 	flags.BoolVar(&o.clusterState, "cluster-state-metrics", true, "serve Karpenter's metrics of each Node, NodeClaim and pod")
 	flags.BoolVar(&s.Kproximate, "kproximate-metrics", false, "also serve metrics under the names of kproximate")
 	flags.DurationVar(&s.DriftEvery, "drift-every", time.Hour, "interval for comparing all VMs with Proxmox by a full plan; 0 disables it")

@@ -493,7 +493,7 @@ func kppGates(c *conversion, at *place) {
 	for gate := range strings.SplitSeq(text(at.value), ",") {
 		name, value, _ := strings.Cut(gate, "=")
 		switch name {
-		case "NodeRepair", "SpotToSpotConsolidation", "NodeOverlay", "CapacityBuffer":
+		case "NodeRepair", "SpotToSpotConsolidation", "NodeOverlay", "CapacityBuffer", "StaticCapacity":
 			put(c.object(oursChart, ""), "featureGates."+name, nil, value == "true")
 		default:
 			at.change(name + " has no effect in numaform")

@@ -281,7 +281,7 @@ func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, err
 	b.numbers.Store(registry)
 	b.observer.Store(observer)
 
-	list := append(core.watchers(), core.controllers(approvals.Methods)...)
+	list := append(core.watchers(), core.controllers(ctx, approvals.Methods)...)
 	list = append(list, core.observability(ctx)...)
 	list = append(list, core.gated(ctx, provisioner.Trigger)...)
 	list = append(list, collector.Controllers()...)
@@ -316,6 +316,9 @@ func (b *builder) ours(seeder *seed.Seeder, writer *scaler.Writer, approvals *ap
 		nodeclass.NewInPlace(nodeclass.InPlaceConfig{Client: cached, Recorder: b.recorder, Fleet: writer, MayMove: b.mayMove}),
 		nodepool.New(nodepool.Config{
 			Client: cached, Recorder: b.recorder, Clock: b.clock,
+			FixedSize: func(pool *karpv1.NodePool) string {
+				return fixedSizeProblem(pool, b.karpenter.FeatureGates.StaticCapacity)
+			},
 			Waits: func(pool string) []scheduling.Wait {
 				return waitsOf(pool, append(approvals.Waits(), provisioner.Limited()...), writer.VMs())
 			},

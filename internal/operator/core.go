@@ -3,6 +3,7 @@ package operator
 import (
 	"context"
 	"slices"
+	"time"
 
 	"github.com/awslabs/operatorpkg/controller"
 	"github.com/awslabs/operatorpkg/status"
@@ -40,6 +41,8 @@ import (
 	karpprovisioning "sigs.k8s.io/karpenter/pkg/controllers/provisioning"
 	"sigs.k8s.io/karpenter/pkg/controllers/state"
 	"sigs.k8s.io/karpenter/pkg/controllers/state/informer"
+	staticdown "sigs.k8s.io/karpenter/pkg/controllers/static/deprovisioning"
+	staticup "sigs.k8s.io/karpenter/pkg/controllers/static/provisioning"
 	"sigs.k8s.io/karpenter/pkg/events"
 	"sigs.k8s.io/karpenter/pkg/operator/options"
 	"sigs.k8s.io/karpenter/pkg/state/cost"
@@ -62,6 +65,11 @@ type core struct {
 	cost     *cost.ClusterCost
 	// virtual are the pods of CapacityBuffers.
 	virtual *virtualpods.Cache
+	// devices is what Karpenter's schedulers ask for the devices of pods. It does not run,
+	// because they ignore such pods.
+	devices *deviceallocation.Controller
+	// paused reports whether numaform is paused.
+	paused func(context.Context) (bool, error)
 	// overlaid is the provider whose instance types validate NodeOverlays.
 	overlaid cloudprovider.CloudProvider
 }
@@ -77,6 +85,8 @@ func newCore(ctx context.Context, b *builder, provider cloudprovider.CloudProvid
 		state:    state.NewCluster(b.clock, api, provider),
 		cost:     cost.NewClusterCost(ctx, provider, api),
 		virtual:  virtualpods.NewVirtualPodCache(api),
+		devices:  deviceallocation.NewController(api),
+		paused:   b.control.paused,
 	}
 }
 
@@ -112,17 +122,16 @@ func (c *core) watchers() []controller.Controller {
 // provisioner's triggers, which numaform replaces. The provisioner is still created,
 // because disruption uses it to simulate a cluster with fewer nodes. wrap may block
 // disruption.
-func (c *core) controllers(wrap func(func() []disruption.Method) []disruption.Method) []controller.Controller {
-	devices := deviceallocation.NewController(c.client)
-	provisioner := karpprovisioning.NewProvisioner(c.client, c.recorder, c.provider, c.state, c.clock, devices, c.virtual)
+func (c *core) controllers(ctx context.Context, wrap func(func() []disruption.Method) []disruption.Method) []controller.Controller {
+	provisioner := karpprovisioning.NewProvisioner(c.client, c.recorder, c.provider, c.state, c.clock, c.devices, c.virtual)
 	evictions := terminator.NewQueue(c.client, c.recorder)
 	queue := disruption.NewQueue(c.client, c.recorder, c.state, c.clock, provisioner)
 	floored := nodepool.WithFloors(c.client, c.state)
 	methods := wrap(func() []disruption.Method {
 		methods := disruption.NewMethods(c.clock, c.state, floored, provisioner, c.provider, c.recorder, queue)
 		return slices.DeleteFunc(methods, func(method disruption.Method) bool {
-			_, static := method.(*disruption.StaticDrift) // numaform does not support static NodePools
-			return static
+			_, static := method.(*disruption.StaticDrift)
+			return static && !options.FromContext(ctx).FeatureGates.StaticCapacity
 		})
 	})
 	health := nodepoolhealth.NewState()
@@ -182,6 +191,18 @@ func (c *core) gated(ctx context.Context, trigger func()) []controller.Controlle
 	}
 	if gates.CapacityBuffer {
 		list = append(list, capacitybuffer.NewController(c.client, buffers{client: c.client, virtual: c.virtual, trigger: trigger}, c.virtual))
+	}
+	if gates.StaticCapacity {
+		list = append(list, &static{
+			up:       staticup.NewController(c.client, c.state, c.recorder, c.provider, nil, c.clock, c.devices, c.virtual),
+			down:     staticdown.NewController(c.client, c.state, c.provider, c.clock, c.recorder),
+			problem:  func(pool *karpv1.NodePool) string { return fixedSizeProblem(pool, true) },
+			paused:   c.paused,
+			client:   c.client,
+			provider: c.provider,
+			clock:    c.clock,
+			tried:    map[string]time.Time{},
+		})
 	}
 	return list
 }

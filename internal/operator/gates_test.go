@@ -13,10 +13,10 @@ func TestCheckFeatureGates(t *testing.T) {
 		"":                "",
 		"NodeRepair=true": "",
 		"NodeRepair=false, SpotToSpotConsolidation=true,": "",
-		"NodeRepairs=true":                     `unsupported feature gate "NodeRepairs": must be one of CapacityBuffer, NodeOverlay, NodeRepair, SpotToSpotConsolidation`,
+		"NodeRepairs=true":                     `unsupported feature gate "NodeRepairs": must be one of CapacityBuffer, NodeOverlay, NodeRepair, SpotToSpotConsolidation, StaticCapacity`,
 		"noderepair=true":                      `unsupported feature gate "noderepair"`,
 		"NodeRepair=true,NodeOverlay=true":     "",
-		"StaticCapacity=false":                 `unsupported feature gate "StaticCapacity"`,
+		"StaticCapacity=true":                  "",
 		"ReservedCapacity=true":                `unsupported feature gate "ReservedCapacity"`,
 		"CapacityBuffer=true":                  "",
 		"NodeRepair":                           `NodeRepair is "": must be NodeRepair=true or NodeRepair=false`,
@@ -42,11 +42,11 @@ func TestClusterStateMetrics(t *testing.T) {
 	}
 }
 
-// TestGatedControllers checks that the controllers for node repair, NodeOverlays and
-// CapacityBuffers run only if their feature gates are enabled.
+// TestGatedControllers checks that the controllers for node repair, NodeOverlays,
+// CapacityBuffers and NodePools of a fixed size run only if their feature gates are enabled.
 func TestGatedControllers(t *testing.T) {
 	t.Parallel()
-	for gates, want := range map[string]string{"": "", "NodeRepair=false": "", "NodeRepair=true": "node.health", "NodeOverlay=false": "", "NodeOverlay=true": "nodeoverlay.controller", "CapacityBuffer=false": "", "CapacityBuffer=true": "capacitybuffer"} {
+	for gates, want := range map[string]string{"": "", "NodeRepair=false": "", "NodeRepair=true": "node.health", "NodeOverlay=false": "", "NodeOverlay=true": "nodeoverlay.controller", "CapacityBuffer=false": "", "CapacityBuffer=true": "capacitybuffer", "StaticCapacity=false": "", "StaticCapacity=true": "static"} {
 		names, err := operator.Gated(gates)
 		if got := strings.Join(names, " "); err != nil || got != want {
 			t.Errorf("%q: %q runs, want %q: %v", gates, got, want, err)

@@ -153,6 +153,7 @@ func featureGates(text string) (options.FeatureGates, error) {
 		"NodeOverlay":             &gates.NodeOverlay,
 		"NodeRepair":              &gates.NodeRepair,
 		"SpotToSpotConsolidation": &gates.SpotToSpotConsolidation,
+		"StaticCapacity":          &gates.StaticCapacity,
 	}
 	var mistakes []error
 	for pair := range strings.SplitSeq(text, ",") {

@@ -162,7 +162,7 @@ func TestReasonsAreOfThePoolsThatThePodSelects(t *testing.T) {
 		want  string
 	}{
 		{pools, "NodePool wanted: its ProxmoxNodeClass \"missing\" does not exist: create it"},
-		{pools[1:], "NodePool other: it has spec.replicas, but numaform creates nodes only for pods"},
+		{pools[1:], "NodePool other: it has spec.replicas, so no nodes are created for pods"},
 	} {
 		d := decide(t, load(t, append(append([]string{classes}, test.pools...), pod)...), lab())
 		if len(d.Refused) != 1 || !strings.HasPrefix(d.Refused[0].Reason, test.want) {

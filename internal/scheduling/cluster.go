@@ -375,8 +375,12 @@ func (c *Cluster) PoolMistakes(ctx context.Context) ([]PoolMistake, error) {
 		if !isOurs(pool.Spec.Template.Spec.NodeClassRef) {
 			continue
 		}
-		if _, message := Mistake(pool); message != "" {
+		if message := LabelMistake(pool); message != "" {
 			mistakes = append(mistakes, PoolMistake{NodePool: pool.Name, Message: message, Blocks: true})
+		}
+		if pool.Spec.Replicas != nil {
+			mistakes = append(mistakes, PoolMistake{NodePool: pool.Name, Message: "it has spec.replicas: it has nodes only if the controller runs with the feature gate StaticCapacity, " +
+				"and no nodes are created for pods"})
 		}
 		if message := AnnotationMistake(pool, v1alpha1.NodePoolAnnotations()); message != "" {
 			mistakes = append(mistakes, PoolMistake{NodePool: pool.Name, Message: message})

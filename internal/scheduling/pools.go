@@ -54,9 +54,9 @@ func (all pools) find(name string) *pool {
 	return nil
 }
 
-// fixedSizeProblem explains why a NodePool with spec.replicas creates no nodes.
-const fixedSizeProblem = "it has spec.replicas, but numaform creates nodes only for pods: " +
-	"re-create the NodePool without spec.replicas"
+// fixedSizeProblem explains why a NodePool with spec.replicas creates no nodes for pods.
+const fixedSizeProblem = "it has spec.replicas, so no nodes are created for pods: raise spec.replicas, " +
+	"or let the pods use another NodePool"
 
 // readPools returns our NodePools, each with the types that it offers.
 func readPools(ctx context.Context, c client.Client, request *Request, types []InstanceType) (pools, error) {
@@ -106,7 +106,7 @@ func readPools(ctx context.Context, c client.Client, request *Request, types []I
 		}
 		p := &pool{NodePool: np, class: classes[ref.Name], types: offered[ref.Name], overlays: overlays}
 		ready := readyCondition(p.Status.Conditions)
-		_, mistake := Mistake(np)
+		mistake := LabelMistake(np)
 		switch {
 		case p.class == nil:
 			p.problem = fmt.Sprintf("its %s %q does not exist: create it", v1alpha1.KindProxmoxNodeClass, ref.Name)
@@ -116,6 +116,8 @@ func readPools(ctx context.Context, c client.Client, request *Request, types []I
 			p.problem = "it is being deleted"
 		case mistake != "":
 			p.problem = mistake
+		case np.Spec.Replicas != nil:
+			p.problem = fixedSizeProblem
 		case ready != nil && ready.IsFalse():
 			p.problem = "it is not ready: " + ready.Message
 		}
@@ -127,22 +129,10 @@ func readPools(ctx context.Context, c client.Client, request *Request, types []I
 	return all, nil
 }
 
-// Mistake returns why a NodePool can create no nodes whatever its class and the hosts are,
-// with the reason for its condition; or two empty strings.
-func Mistake(np *karpv1.NodePool) (reason, message string) {
-	if message := labelMistake(np); message != "" {
-		return v1alpha1.ReasonLabelInvalid, message
-	}
-	if np.Spec.Replicas != nil {
-		return v1alpha1.ReasonFixedSizeNotSupported, fixedSizeProblem
-	}
-	return "", ""
-}
-
-// labelMistake returns a message about a label of numaform's group, or of
+// LabelMistake returns a message about a label of numaform's group, or of
 // karpenter-provider-proxmox, that no node has, or "". Karpenter would add it to the nodes
 // like any other label of the user, so a mistake in a requirement would go unnoticed.
-func labelMistake(np *karpv1.NodePool) string {
+func LabelMistake(np *karpv1.NodePool) string {
 	template := &np.Spec.Template
 	var keys []string
 	for i := range template.Spec.Requirements {

@@ -26,7 +26,7 @@ func TestSchemaRefuses(t *testing.T) {
 		{"a fleet that the pod takes with it", "config.fleet.backend.type=local", "/config/fleet/backend/type"},
 		{"a mode", "mode=dry-run", "/mode"},
 		{"three replicas", "replicas=3", "/replicas"},
-		{"a gate that is not ours", "featureGates.StaticCapacity=true", "StaticCapacity"},
+		{"a gate that is not ours", "featureGates.ReservedCapacity=true", "ReservedCapacity"},
 		{"a duration", "scheduling.batchMaxDuration=10", "batchMaxDuration"},
 		{"a tag for a digest", "image.digest=latest", "/image/digest"},
 		{"no time to stop", "terminationGracePeriodSeconds=30", "/terminationGracePeriodSeconds"},

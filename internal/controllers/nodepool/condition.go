@@ -66,7 +66,11 @@ func (c *Controller) updateCondition(ctx context.Context, pool *karpv1.NodePool,
 // waits returns why new nodes of a NodePool wait, the most important reason first.
 func (c *Controller) waits(pool *karpv1.NodePool) []scheduling.Wait {
 	waits := c.config.Waits(pool.Name)
-	if reason, mistake := scheduling.Mistake(pool); mistake != "" {
+	reason, mistake := v1alpha1.ReasonLabelInvalid, scheduling.LabelMistake(pool)
+	if mistake == "" && pool.Spec.Replicas != nil {
+		reason, mistake = v1alpha1.ReasonFixedSizeNotSupported, c.config.FixedSize(pool)
+	}
+	if mistake != "" {
 		waits = append(waits, scheduling.Wait{NodePool: pool.Name, Reason: reason, Message: "no nodes are created for this NodePool: " + mistake})
 	}
 	for _, name := range slices.Sorted(maps.Keys(pool.Spec.Limits)) {

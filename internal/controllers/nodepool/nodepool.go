@@ -43,6 +43,8 @@ type Config struct {
 	Recorder events.Recorder
 	// Waits returns why new nodes of a NodePool wait; nil means that none does.
 	Waits func(pool string) []scheduling.Wait
+	// FixedSize returns why a NodePool with spec.replicas does not get these nodes, or "".
+	FixedSize func(pool *karpv1.NodePool) string
 	// Known reports whether Waits is complete, which it is not right after the start; nil
 	// means always.
 	Known func() bool
@@ -57,6 +59,9 @@ type Controller struct{ config Config }
 func New(config Config) *Controller {
 	if config.Waits == nil {
 		config.Waits = func(string) []scheduling.Wait { return nil }
+	}
+	if config.FixedSize == nil {
+		config.FixedSize = func(*karpv1.NodePool) string { return "" }
 	}
 	if config.Known == nil {
 		config.Known = func() bool { return true }

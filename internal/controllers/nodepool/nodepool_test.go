@@ -51,7 +51,7 @@ func TestOnlyOurPoolsAreTold(t *testing.T) {
 			test.change(pool)
 			r := &recorder{}
 			api := fake.NewClientBuilder().WithScheme(scheme.Scheme).WithStatusSubresource(pool).Build()
-			if _, err := nodepool.New(nodepool.Config{Client: api, Recorder: r}).Reconcile(context.Background(), pool); err != nil {
+			if _, err := nodepool.New(nodepool.Config{Client: api, Recorder: r, FixedSize: func(*karpv1.NodePool) string { return "re-create the NodePool without spec.replicas" }}).Reconcile(context.Background(), pool); err != nil {
 				t.Fatal(err)
 			}
 			if (len(r.kept) > 0) != (test.told != "") {
