@@ -132,8 +132,8 @@ type option struct {
 	// path is the path in the object: [] matches each item of a list, * each key of a map,
 	// and ** at the end everything below.
 	path string
-	// ours is the place in numaform's configuration: a kind or file, and a path. Empty means
-	// that numaform has no place for the option.
+	// ours is the place in numaform's configuration: a kind or file, and a path; or several
+	// places, separated by commas. Empty means that numaform has no place for the option.
 	ours string
 	// note explains a difference in meaning, or why the option is not kept and what replaces
 	// it.

@@ -69,6 +69,9 @@ func TestConverted(t *testing.T) {
 			var got txtar.Archive
 			var report strings.Builder
 			for _, line := range result.Lines {
+				if line.Verdict == convert.Unknown {
+					t.Errorf("the table lacks %s %s", line.Object, line.Path)
+				}
 				fmt.Fprintf(&report, "%s: %s %s -> %s: %s\n", line.Verdict, line.Object, line.Path, line.Ours, line.Reason)
 			}
 			got.Files = append(got.Files, txtar.File{Name: "report", Data: []byte(report.String())})
@@ -303,16 +306,33 @@ spec:
     - {name: scsi3, value: "/dev/sdb"}
     - {name: hostpci0, value: "mapping=gpu,mdev=nvidia-63,pcie=1,x-vga=1"}
     - {name: hostpci1, value: "0000:01:00.0"}
-    - {name: vga, value: std}
+    - {name: vga, value: serial1}
     - {name: ipconfig1, value: ip=dhcp}
+    - {name: net0, value: "virtio=BC:24:11:00:00:01,bridge=vmbr0"}
+    - {name: net1, value: "model=e1000"}
+    - {name: cpu, value: "cputype=host,hidden=1"}
+    - {name: tablet, value: 1}
+    - {name: onboot, value: 0}
+    - {name: sata5, value: "slow:9"}
+    - {name: boot, value: "order=net0;sata5"}
     - {name: novel, value: 1}
 `})
 	const want = `spec:
+  bootDevice:
+    size: 9G
+    storage: slow
+  cpuType: host
   dataDisks:
   - size: 100G
     storage: fast
   - size: 7G
     storage: slow
+  hardware:
+    vga:
+      type: serial1
+  networks:
+  - bridge: vmbr0
+    model: virtio
   pciDevices:
   - mapping: gpu
     mdev: nvidia-63
@@ -329,7 +349,7 @@ spec:
 			verdicts += string(line.Verdict) + " "
 		}
 	}
-	if want := "changed changed dropped kept dropped dropped dropped unknown "; verdicts != want {
+	if want := "changed changed dropped kept dropped changed dropped changed dropped changed changed dropped changed dropped unknown "; verdicts != want {
 		t.Errorf("verdicts %s, want %s", verdicts, want)
 	}
 }

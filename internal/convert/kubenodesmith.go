@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 )
@@ -56,52 +55,20 @@ func kubeNodeSmithOptions() []option {
 		{kindFlags, "metrics-bind-address", "", "numaform's chart serves metrics at :8080", nil},
 		{kindFlags, "health-probe-bind-address", "", "numaform's chart serves probes at :8081", nil},
 		{kindFlags, "leader-elect", "", "numaform always elects a leader", nil},
-		{kindFlags, "metrics-secure", "", "numaform's metrics have no authentication: the chart's NetworkPolicy limits who reads them", nil},
 	}
-	for _, name := range knsOptions() {
-		rows = append(rows, option{"vmOptions of " + knsProvider, name.name, name.ours, name.note, elsewhere})
-		if name.ours == "" {
-			rows[len(rows)-1].apply = nil
-		}
+	for _, flag := range []string{"metrics-secure", "metrics-cert-path", "metrics-cert-name", "metrics-cert-key", "enable-http2"} {
+		rows = append(rows, option{kindFlags, flag, "", "numaform's metrics have neither TLS nor authentication: the chart's NetworkPolicy limits who reads them", nil})
 	}
-	return rows
-}
-
-// knsVMOption is a row about an option of vmOptions.
-type knsVMOption struct{ name, ours, note string }
-
-func knsOptions() []knsVMOption {
-	const (
-		cloned    = "numaform clones a template, which has this option: set it there"
-		ownDrive  = "numaform does not use the cloud-init drive of Proxmox: use metadata.type cdrom with templatesRef (docs/join.md); without a seed, guests use DHCP"
-		overwrite = "KubeNodeSmith overwrites it"
-	)
-	rows := []knsVMOption{
-		{"cpu", "ProxmoxNodeClass spec.cpuType", "flags become hardware.cpuFlags"},
-		{"scsi0", "ProxmoxNodeClass spec.bootDevice", "the size and the storage; the template's disk is cloned to it"},
-		{"scsi1", "ProxmoxNodeClass spec.dataDisks", "the size and the storage; likewise scsi2 and so on"},
-		{"hostpci0", "ProxmoxNodeClass spec.pciDevices", "only with a mapping; likewise hostpci1 and so on"},
-		{"sockets", "", "numaform sets sockets and cores from the vCPUs of the node"},
-		{"numa", "", "numaform sets it from the placement"},
-		{"affinity", "", "numaform selects CPUs with placement.policy Dedicated or Isolated"},
-		{"hugepages", "", "numaform sets it with placement.hugePages"},
-		{"ide2", "", "numaform attaches its seed, with metadata.type cdrom"},
-		{"cicustom", "", "use metadata.type cdrom with templatesRef, whose key user-data has the content of the snippet"},
+	for _, flag := range []string{"webhook-cert-path", "webhook-cert-name", "webhook-cert-key"} {
+		rows = append(rows, option{kindFlags, flag, "", "numaform has no webhook", nil})
 	}
-	for _, group := range []struct {
-		note  string
-		names []string
-	}{
-		{cloned, []string{
-			"agent", "args", "audio0", "balloon", "bios", "boot", "efidisk0", "hookscript", "hotplug", "machine", "onboot", "ostype", "protection", "rng0", "scsihw",
-			"serial0", "smbios1", "startup", "tablet", "tpmstate0", "usb0", "vga", "watchdog",
-		}},
-		{ownDrive, []string{"cipassword", "citype", "ciupgrade", "ciuser", "ipconfig0", "nameserver", "searchdomain", "sshkeys"}},
-		{overwrite, []string{"cores", "memory", "name", "net0", "tags"}},
-	} {
-		for _, name := range group.names {
-			rows = append(rows, knsVMOption{name, "", group.note})
-		}
+	for _, flag := range []string{"zap-devel", "zap-encoder", "zap-log-level", "zap-stacktrace-level", "zap-time-encoding"} {
+		rows = append(rows, option{kindFlags, flag, "", "numaform logs JSON: set logLevel of its chart", nil})
+	}
+	rows = append(rows, option{kindFlags, "kubeconfig", "", "numaform's chart gives it a ServiceAccount", nil})
+	for _, row := range knsOptions() {
+		row.object = "vmOptions of " + knsProvider
+		rows = append(rows, row)
 	}
 	return rows
 }
@@ -276,77 +243,4 @@ func knsLimit(key string) func(*conversion, *place) {
 			at.put(c, strconv.FormatInt(n, 10))
 		}
 	}
-}
-
-var (
-	diskOf = regexp.MustCompile(`^([A-Za-z][A-Za-z0-9_.-]*):([0-9]+)(?:,|$)`)
-	// numbered matches an option of which there are several.
-	numbered = regexp.MustCompile(`^(scsi|hostpci|ipconfig|net|serial|usb)([1-9][0-9]*)$`)
-)
-
-// knsOption converts an option of vmOptions.
-func knsOption(c *conversion, at *place) {
-	fields, _ := at.value.(map[string]any)
-	name, value := text(fields["name"]), text(fields["value"])
-	kind := name
-	if found := numbered.FindStringSubmatch(name); found != nil {
-		kind = found[1] + map[bool]string{true: "1", false: "0"}[found[1] == "scsi"]
-	}
-	rows := knsOptions()
-	i := slices.IndexFunc(rows, func(row knsVMOption) bool { return row.name == kind })
-	if i < 0 {
-		at.verdict, at.reason = Unknown, name+" is not an option that this version of numaform knows: see whether the template needs it"
-		return
-	}
-	row := rows[i]
-	at.ours = row.ours
-	at.verdict, at.reason = Kept, ""
-	spec := c.spec(at.from.Name)
-	disk := diskOf.FindStringSubmatch(value)
-	switch {
-	case kind == "cpu":
-		model, flags, _ := strings.Cut(value, ",")
-		spec["cpuType"] = strings.TrimPrefix(model, "cputype=")
-		if flags, ok := strings.CutPrefix(flags, "flags="); ok {
-			put(spec, "hardware.cpuFlags", nil, signed(strings.Split(flags, ";")))
-		} else if flags != "" {
-			at.change("only the type and its flags are kept")
-		}
-	case strings.HasPrefix(kind, "scsi") && disk == nil:
-		at.drop(name + ": is not STORAGE:SIZE")
-	case kind == "scsi0":
-		put(spec, "bootDevice", nil, map[string]any{"storage": disk[1], "size": disk[2] + "G"})
-		at.change(row.note)
-	case kind == "scsi1":
-		disks, _ := spec["dataDisks"].([]any)
-		spec["dataDisks"] = append(disks, map[string]any{"storage": disk[1], "size": disk[2] + "G"})
-		at.change("an empty disk of this size and storage")
-	case kind == "hostpci0":
-		device := knsDevice(value)
-		if device["mapping"] == nil {
-			at.drop(name + ": numaform passes devices through by resource mappings only: create one under Datacenter > Resource Mappings")
-			return
-		}
-		devices, _ := spec["pciDevices"].([]any)
-		spec["pciDevices"] = append(devices, device)
-	default:
-		at.drop(name + ": " + row.note)
-	}
-}
-
-// knsDevice returns a device of a class for a value such as "mapping=gpu,pcie=1".
-func knsDevice(value string) map[string]any {
-	device := map[string]any{}
-	for part := range strings.SplitSeq(value, ",") {
-		key, setting, _ := strings.Cut(part, "=")
-		switch key {
-		case "mapping", "mdev":
-			device[key] = setting
-		case "pcie":
-			device[key] = setting == "1"
-		case "x-vga":
-			device["xvga"] = setting == "1"
-		}
-	}
-	return device
 }

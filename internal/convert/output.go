@@ -13,6 +13,7 @@ import (
 const (
 	oursConfig   = "numaform.yaml"
 	oursChart    = "values.yaml"
+	oursAgent    = "numaform-agent.yaml"
 	oursClass    = "ProxmoxNodeClass"
 	oursPool     = "NodePool"
 	oursSecret   = "Secret"
@@ -31,8 +32,10 @@ type output struct {
 	kind, name string
 	fields     map[string]any
 	// raw is the content of a file that is no YAML.
-	raw    string
-	secret bool
+	raw string
+	// comment precedes the object.
+	comment string
+	secret  bool
 }
 
 // object returns an object of the result, and creates it if necessary.
@@ -41,7 +44,7 @@ func (c *conversion) object(kind, name string) map[string]any {
 	if c.out[key] == nil {
 		fields := map[string]any{}
 		switch kind {
-		case oursClass:
+		case oursClass, kindTemplate:
 			fields = manifest(version, kind, name)
 		case oursPool:
 			fields = manifest(karp, kind, name)
@@ -85,6 +88,10 @@ func (c *conversion) files() ([]File, error) {
 			name = "manifests/nodeclasses.yaml"
 		case oursPool:
 			name = "manifests/nodepools.yaml"
+		case kindTemplate:
+			name = "manifests/templates.yaml"
+		case unfinished:
+			name = "unfinished-templates.yaml"
 		case oursSecret:
 			name = "manifests/secrets.yaml"
 		case "":
@@ -107,7 +114,7 @@ func (c *conversion) files() ([]File, error) {
 		if len(file.Content) > 0 {
 			file.Content = append(file.Content, "---\n"...)
 		}
-		file.Content = append(file.Content, encoded...)
+		file.Content = append(file.Content, o.comment+string(encoded)...)
 	}
 	var files []File
 	for _, name := range sorted(content) {
@@ -182,26 +189,32 @@ func get(fields map[string]any, keys ...string) any {
 // copied sets the option at the row's place in numaform's configuration, unchanged.
 func copied(c *conversion, at *place) { at.put(c, at.value) }
 
-// put sets a value at the row's place in numaform's configuration.
+// put sets a value at the row's places in numaform's configuration.
 func (at *place) put(c *conversion, value any) {
-	kind, path, _ := strings.Cut(at.ours, " ")
-	put(c.target(kind, at.from), path, at, value)
+	for ours := range strings.SplitSeq(at.ours, ", ") {
+		kind, path, _ := strings.Cut(ours, " ")
+		put(c.target(kind, at.from), path, at, value)
+	}
 }
 
 // target returns the output of a kind that belongs to an input.
 func (c *conversion) target(kind string, from *Object) map[string]any {
 	switch {
-	case kind == oursConfig || kind == oursChart || kind == oursSettings:
+	case kind == oursConfig || kind == oursChart || kind == oursSettings || kind == oursAgent:
 		return c.object(kind, "")
-	case from.Kind == kindTemplate || from.Kind == kindUnmanaged:
+	case kind == oursClass && (from.Kind == kindTemplate || from.Kind == kindUnmanaged):
 		// Classes that refer to the template get these fields.
 		return c.object(fragment, from.String())
 	}
 	return c.object(kind, from.Name)
 }
 
-// fragment is the kind of an output that becomes part of another one.
-const fragment = "fragment"
+// fragment is the kind of an output that becomes part of another one, and unfinished that of
+// a ProxmoxTemplate that the user must complete.
+const (
+	fragment   = "fragment"
+	unfinished = "unfinished"
+)
 
 // boolean converts "true" and "false" of environment variables.
 func boolean(value any) (any, error) {

@@ -19,7 +19,7 @@ func Table(peer Peer) string {
 		case row.ours != "" && row.apply == nil:
 			ours = "not kept; `" + row.ours + "`"
 		case row.ours != "":
-			ours = "`" + row.ours + "`"
+			ours = "`" + strings.ReplaceAll(row.ours, ", ", "`, `") + "`"
 		case row.apply != nil:
 			ours = "kept"
 		}
