@@ -354,6 +354,44 @@ spec:
 	}
 }
 
+// TestTemplateText checks that templates of karpenter-provider-proxmox mean the same after the
+// conversion, and that the rest of their text stays as it is.
+func TestTemplateText(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ document, theirs, ours string }{
+		"unchanged":            {"user-data", `{{- /* split "a" "b" */ -}} {{ .Metadata.Hostname | upper }} {{ split .Values.Key "," }}`, ""},
+		"two literals":         {"user-data", `{{ index (split "a,b" ",") 1 }}`, `{{ index (split "," "a,b") 1 }}`},
+		"two values":           {"user-data", `{{- split .Values.Key  $.Values.Key -}}`, `{{- split $.Values.Key  .Values.Key -}}`},
+		"a literal text":       {"user-data", `{{ split "a-b" .Values.Key | len }}`, `{{ split .Values.Key ("a-b") | len }}`},
+		"nested":               {"user-data", "{{ range split (index (split `a b` ` `) 0) (get .Values `Key`) }}{{ split `x` . }}{{ end }}", "{{ range split (get .Values `Key`) (index (split ` ` `a b`) 0) }}{{ split . (`x`) }}{{ end }}"},
+		"a piped separator":    {"user-data", `{{ "," | split .Values.Key }} {{ .Values.Key | lower | split "a" | len }}`, `{{ split "," .Values.Key }} {{ split (.Values.Key | lower) ("a") | len }}`},
+		"kubelet":              {"user-data", `{{ .Kubernetes.KubeletConfiguration | toYaml }}{{ .Kubernetes.KubeletConfiguration.CPUCFSQuota }}{{ printf "%v" $.Kubernetes.KubeletConfiguration.MaxPods }}`, `{{ .Kubernetes.KubeletSettings | toYaml }}{{ get .Kubernetes.KubeletSettings "cpuCFSQuota" }}{{ printf "%v" (get $.Kubernetes.KubeletSettings "maxPods") }}`},
+		"kubelet in a with":    {"user-data", `{{ with .Kubernetes }}{{ with .KubeletConfiguration }}{{ .CPUManagerPolicy }}{{ else }}{{ .Version }}{{ end }}{{ end }}`, `{{ with .Kubernetes }}{{ with .KubeletSettings }}{{ get . "cpuManagerPolicy" }}{{ else }}{{ .Version }}{{ end }}{{ end }}`},
+		"kubelet in variables": {"user-data", `{{ $k := .Kubernetes }}{{ $c := ($k).KubeletConfiguration }}{{ if $c.MaxPods }}{{ $c.KubeReserved.cpu }}{{ end }}`, `{{ $k := .Kubernetes }}{{ $c := ($k).KubeletSettings }}{{ if get $c "maxPods" }}{{ (get $c "kubeReserved").cpu }}{{ end }}`},
+		"another dot":          {"user-data", `{{ range $i, $v := .Metadata.Tags }}{{ .KubeletConfiguration }}{{ $v.KubeletConfiguration }}{{ end }}`, ""},
+		"a missing value":      {"user-data", `{{ .Values.Key }} {{ .Values.None }}{{ with .Values }}{{ .None | default "a" }}{{ end }}`, `{{ .Values.Key }} {{ get .Values "None" }}{{ with .Values }}{{ get . "None" | default "a" }}{{ end }}`},
+		"all of meta-data":     {"meta-data", `{{ . | toYaml }} {{ toJson $ }} {{ .Hostname }}{{ with . }}{{ .Zone }}{{ toJson . }}{{ end }}`, `{{ .Metadata | toYaml }} {{ toJson $.Metadata }} {{ .Hostname }}{{ with .Metadata }}{{ .Zone }}{{ toJson . }}{{ end }}`},
+		"all of the network":   {"network-config", `{{ range .Interfaces }}{{ .Name }}{{ . }}{{ $.NameServers }}{{ end }}{{ toYaml . }}`, `{{ range .Interfaces }}{{ .Name }}{{ . }}{{ $.NameServers }}{{ end }}{{ toYaml .Network }}`},
+		"all of user-data":     {"user-data", `{{ toYaml . }}{{ define "a" }}{{ .Kubernetes.KubeletConfiguration.MaxPods }}{{ end }}{{ template "a" . }}`, `{{ toYaml . }}{{ define "a" }}{{ get .Kubernetes.KubeletSettings "maxPods" }}{{ end }}{{ template "a" . }}`},
+		"invalid":              {"user-data", `{{ if }} {{ split "a" "b" }}`, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			want := c.ours
+			if want == "" {
+				want = c.theirs
+			}
+			got, notes := convert.Rewrite(c.document, c.theirs, map[string]any{"Key": "a"})
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+			if (len(notes) == 0) != (c.ours == "" && name != "invalid") {
+				t.Errorf("notes %q", notes)
+			}
+		})
+	}
+}
+
 // TestErrors checks the errors about inputs that are no configuration of the peer.
 func TestErrors(t *testing.T) {
 	t.Parallel()

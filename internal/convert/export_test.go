@@ -16,3 +16,8 @@ func Unused(peer Peer, objects []Object, settings Settings) ([]string, error) {
 	}
 	return unused, nil
 }
+
+// Rewrite converts a template.
+func Rewrite(document, theirs string, values map[string]any) (ours string, notes []string) {
+	return rewrite(document, theirs, values)
+}

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -80,6 +79,9 @@ func (c *conversion) kppMetadata(o *Object, spec map[string]any, secrets map[str
 	}
 	secret, own := ref("templatesRef"), ref("valuesRef")
 	values := map[string]any{}
+	if own == nil && o.at("spec", "metadataOptions", "valuesRef", "name") != nil {
+		values = nil // it is not in the input
+	}
 	if own != nil {
 		name := own.Name
 		if own == secret {
@@ -92,7 +94,7 @@ func (c *conversion) kppMetadata(o *Object, spec map[string]any, secrets map[str
 		return
 	}
 	metadata["templatesRef"] = map[string]any{"name": secret.Name}
-	templates := c.kppDocuments(secret, own, spec["networks"] != nil)
+	templates := c.kppDocuments(secret, own, values, spec["networks"] != nil)
 	if len(bootstrap.UsesBootstrapToken(templates)) > 0 {
 		metadata["token"] = "Bootstrap"
 		put(c.object(oursChart, ""), "rbac.bootstrapTokens", nil, true)
@@ -124,8 +126,8 @@ func (c *conversion) reported(o *Object, path string) bool {
 }
 
 // kppDocuments copies a Secret with templates, and returns the templates that apply. values is
-// the Secret with values, which may be the same.
-func (c *conversion) kppDocuments(secret, values *Object, networks bool) bootstrap.Templates {
+// the Secret with values, which may be the same, and given its values, if they are known.
+func (c *conversion) kppDocuments(secret, values *Object, given map[string]any, networks bool) bootstrap.Templates {
 	stored := map[string]any{}
 	c.object(oursSecret, secret.Name)["stringData"] = stored
 	templates := bootstrap.Defaults()
@@ -139,14 +141,14 @@ func (c *conversion) kppDocuments(secret, values *Object, networks bool) bootstr
 			}
 			continue
 		}
-		ours, notes := rewrite(theirs)
+		ours, notes := rewrite(name, theirs, given)
 		templates[name] = ours
 		stored[name] = ours
 		if name == bootstrap.NetworkConfig && strings.Contains(theirs, "Interfaces") && !networks {
 			notes = append(notes, "its interfaces are empty, because the class has no networks, and numaform does not know those of the template: set networks in the class, or remove the key for DHCP on all interfaces")
 		}
 		if strings.Contains(theirs, ".NodeAddress") || strings.Contains(theirs, ".NodeGateway") {
-			notes = append(notes, "numaform does not read the addresses of the host's bridges, so the template gets empty ones")
+			notes = append(notes, notedNoAddress)
 		}
 		verdict := Kept
 		if len(notes) > 0 {
@@ -162,63 +164,6 @@ func (c *conversion) kppDocuments(secret, values *Object, networks bool) bootstr
 		}
 	}
 	return templates
-}
-
-var (
-	action     = regexp.MustCompile(`(?s)\{\{.*?\}\}`)
-	field      = regexp.MustCompile(`(\$?)\.Kubernetes\.KubeletConfiguration\.([A-Z][A-Za-z]*)`)
-	whole      = regexp.MustCompile(`\.Kubernetes\.KubeletConfiguration\b([^.]|$)`)
-	twoStrings = regexp.MustCompile(`\bsplit\s+"[^"]*"\s+"[^"]*"`)
-	twoValues  = regexp.MustCompile(`\bsplit\s+[.$][\w.$]*\s+[.$][\w.$]*`)
-)
-
-// rewrite converts a template of karpenter-provider-proxmox, and reports what it changed or
-// cannot change.
-func rewrite(theirs string) (ours string, notes []string) {
-	note := func(text string) {
-		if !slices.Contains(notes, text) {
-			notes = append(notes, text)
-		}
-	}
-	ours = action.ReplaceAllStringFunc(theirs, func(code string) string {
-		changed := field.ReplaceAllStringFunc(code, func(found string) string {
-			parts := field.FindStringSubmatch(found)
-			return fmt.Sprintf("(get %s.Kubernetes.KubeletSettings %q)", parts[1], kubeletKey(parts[2]))
-		})
-		changed = whole.ReplaceAllString(changed, ".Kubernetes.KubeletSettings$1")
-		if changed != code {
-			note(".Kubernetes.KubeletConfiguration becomes .Kubernetes.KubeletSettings, which has the same fields")
-		}
-		swapped := twoStrings.ReplaceAllStringFunc(changed, func(call string) string {
-			parts := strings.Split(call, `"`)
-			return fmt.Sprintf(`split "%s" "%s"`, parts[3], parts[1])
-		})
-		swapped = twoValues.ReplaceAllStringFunc(swapped, func(call string) string {
-			parts := strings.Fields(call)
-			return "split " + parts[2] + " " + parts[1]
-		})
-		if swapped != changed {
-			note("split with two literals or two values has the separator first")
-		}
-		return swapped
-	})
-	return ours, notes
-}
-
-// kubeletKey returns the key of a field of kubelet's configuration: CPUManagerPolicy is
-// cpuManagerPolicy.
-func kubeletKey(field string) string {
-	upper := 0
-	for upper < len(field) && field[upper] >= 'A' && field[upper] <= 'Z' {
-		upper++
-	}
-	if upper > 1 && upper < len(field) {
-		upper-- // the last upper-case letter begins the next word
-	}
-	if strings.HasPrefix(field, "CPUCFS") {
-		upper = len("CPU")
-	}
-	return strings.ToLower(field[:upper]) + field[upper:]
 }
 
 // rendered checks that templates render with the values of some VM.
