@@ -1,0 +1,195 @@
+package convert
+
+import "slices"
+
+// kppOptions is the table of karpenter-provider-proxmox v0.12.0: its CRDs
+// (pkg/apis/v1alpha1), its flags (pkg/operator/options), its files, its chart
+// (charts/karpenter-provider-proxmox/values.yaml) and the daemon proxmox-scheduler.
+func kppOptions() []option {
+	rows := []option{
+		// The configuration file.
+		{kindConfig, "clusters[].region", "numaform.yaml clusters[].region", "", copied},
+		{kindConfig, "clusters[].url", "numaform.yaml clusters[].url", "", copied},
+		{kindConfig, "clusters[].insecure", "numaform.yaml clusters[].insecure", "", copied},
+		{kindConfig, "clusters[].token_id", "numaform.yaml clusters[].token_id", "", copied},
+		{kindConfig, "clusters[].token_id_file", "numaform.yaml clusters[].token_id_file", "", copied},
+		{kindConfig, "clusters[].token_secret", "numaform.yaml clusters[].token_secret_file", "the secret is in a file of its own", kppSecret("token")},
+		{kindConfig, "clusters[].token_secret_file", "numaform.yaml clusters[].token_secret_file", "", copied},
+		{kindConfig, "clusters[].username", "numaform.yaml clusters[].username", "", copied},
+		{kindConfig, "clusters[].password", "numaform.yaml clusters[].password_file", "the password is in a file of its own", kppSecret("password")},
+		{kindConfig, "features.provider", "", "numaform's provider IDs are always proxmox://REGION/VMID, which is the value default. With capmox, nodes have other provider IDs, and only new nodes can be numaform's", nil},
+
+		// Flags and variables.
+		{kindFlags, "cloud-config", "", "its content is converted, if the file is in the input", nil},
+		{kindFlags, "instance-types-file", "numaform.yaml instance_types_file", "", kppFile(oursTypes)},
+		{kindFlags, "node-setting-file", "numaform.yaml topology_file", "", kppFile(oursSettings)},
+		{kindFlags, "node-policy", "ProxmoxNodeClass spec.placement", "with simple, the policy is Shared; with static, it is Dedicated, with pinWith Affinity if the login is root@pam, and otherwise HostAgent, which needs numaform-agent on the hosts", kppPolicy},
+		{kindFlags, "proxmox-vmid", "numaform.yaml clusters[].vmid_range", "the range has 1000 VMIDs for each region, and its lower end is the same: enlarge it if you need more nodes", kppVMID},
+		{kindFlags, "log-level", "values.yaml logLevel", "", copied},
+		{kindFlags, "batch-max-duration", "values.yaml scheduling.batchMaxDuration", "", copied},
+		{kindFlags, "batch-idle-duration", "values.yaml scheduling.batchIdleDuration", "", copied},
+		{kindFlags, "preference-policy", "values.yaml scheduling.preferencePolicy", "", copied},
+		{kindFlags, "min-values-policy", "values.yaml scheduling.minValuesPolicy", "", copied},
+		{kindFlags, "feature-gates", "values.yaml featureGates", "", kppGates},
+		{kindFlags, "vm-memory-overhead-percent", "", "it has no effect in karpenter-provider-proxmox. numaform's memoryOverheadMiB of the class says how much memory a guest does not report", nil},
+		{kindFlags, "metrics-port", "", "numaform serves metrics at :8080", nil},
+		{kindFlags, "health-probe-port", "", "numaform serves probes at :8081", nil},
+		{kindFlags, "leader-election-name", "", "numaform has its own Lease, so both can run while you move", nil},
+
+		// ProxmoxNodeClass.
+		{oursClass, "spec.region", "ProxmoxNodeClass spec.region", "", copied},
+		{oursClass, "spec.placementStrategy.zoneBalance", "ProxmoxNodeClass spec.placement.hostSelection", "Balanced also considers what is allocated to guests. AvailabilityFirst is not needed: numaform considers all hosts in one decision", kppBalance},
+		{oursClass, "spec.instanceTemplateRef.kind", "", "the fields of the template become fields of the class", elsewhere},
+		{oursClass, "spec.instanceTemplateRef.name", "ProxmoxNodeClass spec.template", "", elsewhere},
+		{oursClass, "spec.bootDevice.size", "ProxmoxNodeClass spec.bootDevice.size", "", copied},
+		{oursClass, "spec.bootDevice.storage", "ProxmoxNodeClass spec.bootDevice.storage", "", copied},
+		{oursClass, "spec.tags", "ProxmoxNodeClass spec.tags", "in lower case, as Proxmox stores tags by default", kppTags},
+		{oursClass, "spec.metadataOptions.type", "ProxmoxNodeClass spec.metadata.type", "", copied},
+		{oursClass, "spec.metadataOptions.templatesRef.name", "ProxmoxNodeClass spec.metadata.templatesRef.name", "the Secret is copied with the changes that the report names", elsewhere},
+		{oursClass, "spec.metadataOptions.templatesRef.namespace", "", "the Secret is copied to numaform's namespace", noted},
+		{oursClass, "spec.metadataOptions.valuesRef.name", "ProxmoxNodeClass spec.metadata.valuesRef.name", "", elsewhere},
+		{oursClass, "spec.metadataOptions.valuesRef.namespace", "", "the Secret is copied to numaform's namespace", noted},
+		{oursClass, "spec.securityGroups[]", "ProxmoxNodeClass spec.securityGroups", "groups of interfaces other than net0 are not converted: add them to securityGroups of that interface in spec.networks. The other groups apply to all interfaces with firewall: true", kppGroupOf},
+		{oursClass, "spec.resourcePool", "ProxmoxNodeClass spec.pool", "", copied},
+	}
+	for _, field := range []string{
+		"cpuManagerPolicy", "cpuCFSQuota", "cpuCFSQuotaPeriod", "topologyManagerPolicy", "topologyManagerScope", "imageGCHighThresholdPercent",
+		"imageGCLowThresholdPercent", "shutdownGracePeriod", "allowedUnsafeSysctls", "clusterDNS", "maxPods", "failSwapOn",
+	} {
+		rows = append(rows, option{oursClass, "spec.kubeletConfiguration." + field, "ProxmoxNodeClass spec.kubelet." + field, "", copied})
+	}
+	return slices.Concat(rows, kppTemplateRows(), kppOtherRows(), kppChart())
+}
+
+// kppTemplateRows is the part of the table about templates. Their hardware belongs to the
+// classes that refer to them.
+func kppTemplateRows() []option {
+	const image = "not converted, because numaform's kind also requires the size of the disk, and a checksum: write a ProxmoxTemplate as docs/templates.md describes, or keep the template that exists in Proxmox, whose name the class has"
+	rows := []option{
+		{kindUnmanaged, "spec.region", "ProxmoxNodeClass spec.region", "", copied},
+		{kindUnmanaged, "spec.templateName", "ProxmoxNodeClass spec.template.name", "", copied},
+		{kindUnmanaged, "spec.tags", "ProxmoxNodeClass spec.template.tags", "", copied},
+		{kindTemplate, "spec.region", "ProxmoxNodeClass spec.region", "", copied},
+		{kindTemplate, "spec.description", "", "numaform writes the description of its templates", nil},
+		{kindTemplate, "spec.sourceImage.url", "ProxmoxTemplate spec.image.url", image, nil},
+		{kindTemplate, "spec.sourceImage.imageName", "", "numaform names the file of an image by its URL", nil},
+		{kindTemplate, "spec.sourceImage.checksum", "ProxmoxTemplate spec.image.checksum", image, nil},
+		{kindTemplate, "spec.sourceImage.checksumType", "ProxmoxTemplate spec.image.checksumAlgorithm", image, nil},
+		{kindTemplate, "spec.storageIDs", "ProxmoxTemplate spec.image.storage, disk.storage", image, nil},
+		{kindTemplate, "spec.machine", "ProxmoxTemplate spec.machine", image, nil},
+		{kindTemplate, "spec.bios", "ProxmoxTemplate spec.bios", image, nil},
+		{kindTemplate, "spec.tpm.version", "ProxmoxTemplate spec.tpm", image, nil},
+		{kindTemplate, "spec.agent.enabled", "", "the agent is always enabled in a ProxmoxTemplate", nil},
+		{kindTemplate, "spec.agent.type", "ProxmoxTemplate spec.agent.type", image, nil},
+		{kindTemplate, "spec.agent.fsFreezeOnBackup", "", "the Proxmox provider of OpenTofu cannot set it", nil},
+		{kindTemplate, "spec.agent.fsTrimClonedDisks", "ProxmoxTemplate spec.agent.fsTrimClonedDisks", image, nil},
+		{kindTemplate, "spec.cpu.type", "ProxmoxNodeClass spec.cpuType", "", copied},
+		{kindTemplate, "spec.cpu.flags", "ProxmoxNodeClass spec.hardware.cpuFlags", "", func(c *conversion, at *place) { at.put(c, signed(texts(at.value))) }},
+		{kindTemplate, "spec.vga.type", "ProxmoxTemplate spec.vga.type", image, nil},
+		{kindTemplate, "spec.vga.memory", "ProxmoxTemplate spec.vga.memoryMiB", image, nil},
+		{kindTemplate, "spec.tags", "ProxmoxTemplate spec.tags", image, nil},
+		{kindTemplate, "spec.resourcePool", "ProxmoxTemplate spec.pool", image, nil},
+		{kindTemplate, "spec.onBoot", "", "numaform starts its nodes at boot, and no template", nil},
+		{kindTemplate, "spec.network[].name", "", "interfaces are net0, net1 and so on, in the order of the list", kppName},
+		{kindTemplate, "spec.network[].bridge", "ProxmoxNodeClass spec.networks[].bridge", "", copied},
+		{kindTemplate, "spec.network[].model", "ProxmoxNodeClass spec.networks[].model", "", copied},
+		{kindTemplate, "spec.network[].mtu", "ProxmoxNodeClass spec.networks[].mtu", "", copied},
+		{kindTemplate, "spec.network[].vlan", "ProxmoxNodeClass spec.networks[].vlan", "", copied},
+		{kindTemplate, "spec.network[].firewall", "ProxmoxNodeClass spec.networks[].firewall", "", copied},
+		{kindTemplate, "spec.pciDevices[].mapping", "ProxmoxNodeClass spec.pciDevices[].mapping", "", copied},
+		{kindTemplate, "spec.pciDevices[].mdev", "ProxmoxNodeClass spec.pciDevices[].mdev", "", copied},
+		{kindTemplate, "spec.pciDevices[].pcie", "ProxmoxNodeClass spec.pciDevices[].pcie", "", copied},
+		{kindTemplate, "spec.pciDevices[].xvga", "ProxmoxNodeClass spec.pciDevices[].xvga", "", copied},
+	}
+	for _, field := range []string{"address4", "address6", "gateway4", "gateway6", "dnsServers"} {
+		rows = append(rows, option{kindTemplate, "spec.network[]." + field, "ProxmoxNodeClass spec.networks[].addressPools", "not converted: addresses come from address_pools in numaform.yaml, which contain the ranges, the gateway and the DNS servers, as docs/addresses.md describes", nil})
+	}
+	return rows
+}
+
+// kppOtherRows is the part of the table about NodePools, Secrets, files and the hosts' daemon.
+func kppOtherRows() []option {
+	const unpinned = "numaform-agent is configured in /etc/numaform-agent.yaml on each host: see docs/agent.md"
+	return []option{
+		// NodePools that refer to their classes.
+		{oursPool, "spec.template.spec.nodeClassRef.group", "NodePool spec.template.spec.nodeClassRef.group", "", func(c *conversion, at *place) { at.put(c, group) }},
+		{oursPool, "spec.template.spec.nodeClassRef.kind", "NodePool spec.template.spec.nodeClassRef.kind", "", copied},
+		{oursPool, "spec.template.spec.nodeClassRef.name", "NodePool spec.template.spec.nodeClassRef.name", "", copied},
+		{oursPool, "spec.template.spec.requirements[]", "NodePool spec.template.spec.requirements", "keys of karpenter.proxmox.sinextra.dev become numaform's: instance-family, cpu-type and nodeclass of numaform.dev; instance-image-id has none", kppRequirement},
+		{oursPool, "spec.template.metadata.labels.*", "NodePool spec.template.metadata.labels.*", "without labels of karpenter.proxmox.sinextra.dev: numaform sets the labels of its own group itself", kppLabel},
+		{oursPool, "spec.**", "NodePool spec.**", "", kppCopyBelow},
+
+		// Secrets with templates and values, and the files.
+		{oursSecret, "user-data", "Secret stringData.user-data", "", elsewhere},
+		{oursSecret, "meta-data", "Secret stringData.meta-data", "", elsewhere},
+		{oursSecret, "network-config", "Secret stringData.network-config", "", elsewhere},
+		{oursSecret, "vendor-data", "Secret stringData.vendor-data", "", elsewhere},
+		{oursSecret, "*", "Secret stringData.*", "", elsewhere},
+		{kindSettings, "*.*.sockets", "nodes-settings.json *.*.sockets", "", copied},
+		{kindSettings, "*.*.threads", "nodes-settings.json *.*.threads", "", copied},
+		{kindSettings, "*.*.uncorecaches", "nodes-settings.json *.*.uncorecaches", "", copied},
+		{kindSettings, "*.*.nodes.*.cpus", "nodes-settings.json *.*.nodes.*.cpus", "", copied},
+		{kindSettings, "*.*.nodes.*.memsize", "nodes-settings.json *.*.nodes.*.memsize", "", copied},
+		{kindSettings, "*.*.nodes.*.memory", "nodes-settings.json *.*.nodes.*.memsize", "karpenter-provider-proxmox documents the key memory, but reads memsize", copied},
+		{kindSettings, "*.*.reservedcpus", "nodes-settings.json *.*.reservedcpus", "", copied},
+		{kindSettings, "*.*.reservedmemory", "nodes-settings.json *.*.reservedmemory", "", copied},
+		{kindInstanceTypes, "types[].name", "instance-types.json [].name", "", elsewhere},
+		{kindInstanceTypes, "types[].capacity.*", "instance-types.json [].capacity.*", "", elsewhere},
+		{kindInstanceTypes, "types[].capacitytype", "instance-types.json [].capacitytype", "", elsewhere},
+		{kindInstanceTypes, "types[].overhead.**", "instance-types.json [].overhead", "", elsewhere},
+		{kindInstanceTypes, "types[].offerings", "", "numaform reads the hosts from Proxmox", nil},
+
+		// The daemon on the hosts.
+		{kindScheduler, "VERBOSITY", "", unpinned, nil},
+		{kindScheduler, "PROXMOX_FEATURE_FLAGS", "", "numaform-agent publishes the topology with `numaform-agent publish`: see docs/agent.md", nil},
+		{kindScheduler, "EXTRA_ARGS", "", "of its flags, cpu-governor-busy and cpu-governor-free are settings of numaform-agent; watch-path, max-retries and resync are not needed", nil},
+	}
+}
+
+// kppChart is the part of the table about the values of the Helm chart.
+func kppChart() []option {
+	const content = "converted like the file or object that the chart writes"
+	rows := []option{
+		{kindValues, "config.**", "numaform.yaml", content, elsewhere},
+		{kindValues, "customResources.nodeClass.*", "ProxmoxNodeClass", content, kppEnabled},
+		{kindValues, "customResources.nodePools.*", "NodePool", content, kppEnabled},
+		{kindValues, "customResources.nodeTemplate.*", "ProxmoxNodeClass", content, kppEnabled},
+		{kindValues, "extraArgs[]", "", "converted like the flag", elsewhere},
+		{kindValues, "extraEnvs[]", "values.yaml extraEnv[]", "", kppEnv},
+		{kindValues, "existingConfigSecret", "values.yaml secret.existing", "create a Secret with the files of secrets/, and set its name: numaform.yaml itself contains no secret", nil},
+		{kindValues, "existingConfigSecretKey", "", "numaform.yaml is not in the Secret", nil},
+		{kindValues, "configFile", "", "the chart chooses the path", nil},
+		{kindValues, "replicaCount", "values.yaml replicas", "", copied},
+		{kindValues, "logVerbosityLevel", "values.yaml logLevel", "", copied},
+		{kindValues, "settings.vmMemoryOverheadPercent", "", "it has no effect in karpenter-provider-proxmox. numaform's memoryOverheadMiB of the class says how much memory a guest does not report", nil},
+		{kindValues, "settings.featureGates.nodeRepair", "values.yaml featureGates.NodeRepair", "", copied},
+		{kindValues, "settings.featureGates.spotToSpotConsolidation", "values.yaml featureGates.SpotToSpotConsolidation", "", copied},
+		{kindValues, "settings.featureGates.reservedCapacity", "", "reservations do not exist in Proxmox; instance types with the capacity type reserved work without the gate", nil},
+		{kindValues, "metrics.enabled", "", "numaform always serves metrics", nil},
+		{kindValues, "metrics.port", "", "numaform serves metrics at :8080", nil},
+		{kindValues, "metrics.type", "values.yaml metrics.serviceMonitor.enabled", "numaform's chart has a Service with annotations, or a ServiceMonitor", nil},
+		{kindValues, "updateStrategy.**", "", "two replicas with a leader election; the chart chooses the strategy", nil},
+		{kindValues, "podSecurityContext.**", "", "the chart always runs numaform as a user without privileges", nil},
+		{kindValues, "securityContext.**", "", "the chart always runs numaform as a user without privileges", nil},
+		{kindValues, "nameOverride", "", "set fullnameOverride", nil},
+		{kindValues, "image.repository", "", "it is another program", nil},
+		{kindValues, "image.tag", "", "it is another program", nil},
+	}
+	rows = append(rows, option{kindValues, "affinity", "values.yaml affinity", "required rules for nodes belong into nodeSelector", copied})
+	for _, name := range []string{"batchMaxDuration", "batchIdleDuration", "preferencePolicy", "minValuesPolicy"} {
+		rows = append(rows, option{kindValues, "settings." + name, "values.yaml scheduling." + name, "", copied})
+	}
+	return append(rows, chartRows(
+		"image.pullPolicy", "imagePullSecrets", "fullnameOverride", "priorityClassName", "serviceAccount.create", "serviceAccount.annotations", "serviceAccount.name",
+		"podAnnotations", "podLabels", "nodeSelector", "tolerations", "resources", "hostAliases", "initContainers", "extraVolumes", "extraVolumeMounts",
+	)...)
+}
+
+// chartRows are values with the same name and meaning in numaform's chart.
+func chartRows(names ...string) []option {
+	var rows []option
+	for _, name := range names {
+		rows = append(rows, option{kindValues, name, "values.yaml " + name, "", copied})
+	}
+	return rows
+}
