@@ -392,6 +392,56 @@ func TestTemplateText(t *testing.T) {
 	}
 }
 
+// TestNetworksOfTemplates checks which networks of karpenter-provider-proxmox become address
+// pools, and what is reported about the others.
+func TestNetworksOfTemplates(t *testing.T) {
+	t.Parallel()
+	const (
+		one     = "clusters:\n- {region: A, url: https://192.0.2.1:8006}\n"
+		another = "- {region: b, url: https://192.0.2.2:8006}\n"
+	)
+	for name, c := range map[string]struct{ config, region, cards, pools, reason string }{
+		"a network":               {one, "", "{bridge: a, address4: 192.0.2.0/24, gateway4: 192.0.2.1, dnsServers: [192.0.2.53]}", "a", ""},
+		"two cards":               {one, "", "{bridge: a, address4: 192.0.2.0/24, gateway4: 192.0.2.1}, {bridge: b, address4: 192.0.2.0/24, dnsServers: [192.0.2.53]}", "a", "without gateway4"},
+		"a region":                {one + another, "A", "{bridge: a, address4: 192.0.2.0/24, gateway4: 192.0.2.1, dnsServers: [192.0.2.53]}", "a", ""},
+		"several regions":         {one + another, "", "{bridge: a, address4: 192.0.2.0/24}", "", "nodes of several regions"},
+		"another region":          {one, "c", "{bridge: a, address4: 192.0.2.0/24}", "", "the configuration of its region is not in the input"},
+		"an address":              {one, "", "{bridge: a, address4: 192.0.2.7/24}", "", "is not a network"},
+		"a gateway elsewhere":     {one, "", "{bridge: a, address4: 192.0.2.0/24, gateway4: 192.0.3.1}", "a", "is not in 192.0.2.0/24"},
+		"another gateway":         {one, "", "{bridge: a, address4: 192.0.2.0/24, gateway4: 192.0.2.1, dnsServers: [192.0.2.53]}, {bridge: b, address4: 192.0.2.0/24, gateway4: 192.0.2.2}", "a", "another gateway for 192.0.2.0/24"},
+		"a gateway alone":         {one, "", "{bridge: a, gateway4: 192.0.2.1}", "", "the card has no pool"},
+		"DNS servers alone":       {one, "", "{bridge: a, dnsServers: [192.0.2.53]}", "", "no card has a pool"},
+		"DHCP for IPv6":           {one, "", "{bridge: a, address6: dhcp}", "", "DHCP for IPv4 only"},
+		"no static configuration": {one, "", "{bridge: a, address4: dhcp, address6: auto}", "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			result := convertText(t, convert.KPP, map[string]string{
+				"config.yaml": c.config,
+				"class.yaml": "apiVersion: karpenter.proxmox.sinextra.dev/v1alpha1\nkind: ProxmoxNodeClass\nmetadata: {name: a}\n" +
+					"spec: {instanceTemplateRef: {kind: ProxmoxTemplate, name: a}, metadataOptions: {type: cdrom}}\n---\n" +
+					"apiVersion: karpenter.proxmox.sinextra.dev/v1alpha1\nkind: ProxmoxTemplate\nmetadata: {name: a}\nspec: {region: '" + c.region + "', network: [" + c.cards + "]}\n",
+			})
+			config := content(t, result, "numaform.yaml")
+			if got := strings.Count(config, "subnet: 192.0.2.0/24"); got != len(c.pools) {
+				t.Errorf("%d pools, want %d:\n%s", got, len(c.pools), config)
+			}
+			if got := strings.Contains(content(t, result, "manifests/nodeclasses.yaml"), "- net-192-0-2-0-24"); got != (c.pools != "") {
+				t.Errorf("the class has a pool: %t", got)
+			}
+			found := c.reason == ""
+			for _, line := range result.Lines {
+				if strings.Contains(line.Path, "network[") {
+					found = found || strings.Contains(line.Reason, c.reason)
+				}
+			}
+			if !found {
+				t.Errorf("no line has the reason %q: %v", c.reason, result.Lines)
+			}
+		})
+	}
+}
+
 // TestErrors checks the errors about inputs that are no configuration of the peer.
 func TestErrors(t *testing.T) {
 	t.Parallel()

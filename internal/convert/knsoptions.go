@@ -41,12 +41,13 @@ func knsOptions() []option {
 		{"", "cdrom", "", "numaform attaches its seed, with metadata.type cdrom", nil},
 		{"", "cicustom", "", "use metadata.type cdrom with templatesRef, whose keys user-data, meta-data, network-config and vendor-data have the content of the snippets", nil},
 		{"", "description", "", "numaform writes it, with the marker of its VM", nil},
+		{"", "smbios1", "", "numaform sets the product to the instance type, and the serial number to the name and the VMID", nil},
 		{"", "protection", "", "numaform could not remove a protected node", nil},
 		{"", "template", "", "a node is no template", nil},
 	}
 	for _, group := range []struct{ note, names string }{
 		{cloned, "acpi agent amd-sev args audio[n] balloon bios boot bootdisk cpulimit cpuunits efidisk[n] freeze hookscript hotplug ivshmem keyboard kvm localtime " +
-			"migrate_downtime migrate_speed ostype parallel[n] reboot rng[n] scsihw serial[n] shares smbios[n] spice_enhancements startdate startup tdf tpmstate[n] usb[n] vmgenid vmstatestorage"},
+			"migrate_downtime migrate_speed ostype parallel[n] reboot rng[n] scsihw serial[n] shares spice_enhancements startdate startup tdf tpmstate[n] usb[n] vmgenid vmstatestorage"},
 		{ownDrive, "cipassword citype ciupgrade ciuser ipconfig[n] nameserver searchdomain sshkeys"},
 		{overwrite, "cores memory name tags"},
 		{"numaform sets sockets and cores from the vCPUs of the node", "smp vcpus"},

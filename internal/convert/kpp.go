@@ -11,7 +11,7 @@ import (
 // The API group and kinds of karpenter-provider-proxmox.
 const (
 	kppGroup      = "karpenter.proxmox.sinextra.dev"
-	kindTemplate  = "ProxmoxTemplate"
+	kindTemplate  = "ProxmoxTemplate" // also ours
 	kindUnmanaged = "ProxmoxUnmanagedTemplate"
 )
 
@@ -66,9 +66,18 @@ func (c *conversion) kppObject(o *Object) {
 	switch o.Kind {
 	case oursClass, oursPool:
 		c.metadata(o)
+	case kindScheduler:
+		// The daemon does all this by default.
+		agent := c.object(oursAgent, "")
+		agent["clusters"] = []any{c.ClusterID}
+		agent["governor"] = map[string]any{"pinned": "performance", "unpinned": "powersave"}
+		agent["irqs"] = "guest"
+		c.line(o, "", Changed, oursAgent, "copy the file to /etc on each host; it has the defaults of proxmox-scheduler. Remove the governors if the hosts do not support them")
 	}
 	c.walk(o)
 	switch o.Kind {
+	case kindTemplate:
+		c.kppTemplate(o)
 	case kindInstanceTypes:
 		c.rawFile(oursTypes, o.Fields["types"])
 		put(c.object(oursConfig, ""), "instance_types_file", nil, oursTypes)
@@ -305,6 +314,24 @@ func kppGates(c *conversion, at *place) {
 			put(c.object(oursChart, ""), "featureGates."+name, nil, value == "true")
 		default:
 			at.change(name + " has no effect in numaform")
+		}
+	}
+}
+
+func kppStateMetrics(c *conversion, at *place) {
+	at.put(c, text(at.value) != "true")
+}
+
+// kppDaemonFlags converts arguments of the daemon on the hosts.
+func kppDaemonFlags(c *conversion, at *place) {
+	var args []any
+	for _, arg := range strings.Fields(text(at.value)) {
+		args = append(args, arg)
+	}
+	flags := flagsOf([]map[string]any{{"args": args}})
+	for name, key := range map[string]string{"cpu-governor-busy": "pinned", "cpu-governor-free": "unpinned"} {
+		if governor, ok := flags[name]; ok {
+			put(c.object(oursAgent, ""), "governor."+key, nil, governor)
 		}
 	}
 }

@@ -34,12 +34,7 @@ func (c *conversion) kppClasses(objects []Object, secrets map[string]*Object) {
 			}
 		}
 		if kind == kindTemplate {
-			// karpenter-provider-proxmox names the VM template like the object:
-			// pkg/providers/instancetemplate/utils.go.
-			spec["template"] = map[string]any{"name": name}
-			if spec["cpuType"] == nil {
-				spec["cpuType"] = "x86-64-v2-AES" // the default of its CRD
-			}
+			c.kppTemplateOf(o, spec, name)
 		}
 		if o.at("spec", "placementStrategy", "zoneBalance") == nil {
 			put(spec, "placement.hostSelection", nil, "Balanced") // the default
@@ -50,9 +45,11 @@ func (c *conversion) kppClasses(objects []Object, secrets map[string]*Object) {
 		if spec["cpuType"] == nil {
 			c.line(o, "", Changed, oursClass+" spec.cpuType", "karpenter-provider-proxmox keeps the CPU type of the template; numaform sets it, by default to host: set cpuType if the template has another type")
 		}
+		c.kppStatic(o, spec)
 		c.kppMetadata(o, spec, secrets)
 	}
 	maps.DeleteFunc(c.out, func(_ string, o *output) bool { return o.kind == fragment })
+	c.kppUnused()
 	for _, pool := range c.all(oursPool) {
 		if get(pool, "spec", "template", "spec", "requirements") == nil {
 			put(pool, "spec.template.spec.requirements", nil, []any{}) // the CRD requires it
@@ -203,6 +200,9 @@ func (c *conversion) finishConfig() {
 	put(config, "fleet.backend.type", nil, "local")
 	if slices.ContainsFunc(c.clusters(), func(cluster map[string]any) bool { return cluster["vmid_range"] == nil }) {
 		c.vmids(20000) // the default of karpenter-provider-proxmox
+	}
+	if len(c.all(kindTemplate)) > 0 {
+		c.templateVMIDs()
 	}
 	if chart := c.out[oursChart+"/"]; chart != nil && len(chart.fields) == 0 {
 		delete(c.out, oursChart+"/")

@@ -35,12 +35,25 @@ func kppOptions() []option {
 		{kindFlags, "metrics-port", "", "numaform serves metrics at :8080", nil},
 		{kindFlags, "health-probe-port", "", "numaform serves probes at :8081", nil},
 		{kindFlags, "leader-election-name", "", "numaform has its own Lease, so both can run while you move", nil},
+		{kindFlags, "leader-election-namespace", "", "the Lease is in numaform's namespace", nil},
+		{kindFlags, "disable-leader-election", "", "numaform always elects a leader", nil},
+		{kindFlags, "disable-controller-warmup", "", "numaform's controllers start when it becomes the leader, which is the default", nil},
+		{kindFlags, "disable-cluster-state-observability", "values.yaml metrics.clusterState", "", kppStateMetrics},
+		{kindFlags, "enable-profiling", "", "set --pprof-bind-address of numaform controller", nil},
+		{kindFlags, "kube-client-qps", "", "numaform's limit is 200 requests per second, the default of karpenter-provider-proxmox", nil},
+		{kindFlags, "kube-client-burst", "", "numaform's limit is 200 requests at once", nil},
+		{kindFlags, "memory-limit", "", "numaform reads the limit of its container, which resources sets", nil},
+		{kindFlags, "cpu-requests", "", "numaform does not need it", nil},
+		{kindFlags, "log-output-paths", "", "numaform logs to stderr", nil},
+		{kindFlags, "log-error-output-paths", "", "numaform logs to stderr", nil},
+		{kindFlags, "karpenter-service", "", "numaform has no webhook", nil},
+		{kindFlags, "ignore-dra-requests", "", "numaform ignores requests for dynamic resources, which is the default", nil},
 
 		// ProxmoxNodeClass.
 		{oursClass, "spec.region", "ProxmoxNodeClass spec.region", "", copied},
 		{oursClass, "spec.placementStrategy.zoneBalance", "ProxmoxNodeClass spec.placement.hostSelection", "Balanced also considers what is allocated to guests. AvailabilityFirst is not needed: numaform considers all hosts in one decision", kppBalance},
-		{oursClass, "spec.instanceTemplateRef.kind", "", "the fields of the template become fields of the class", elsewhere},
-		{oursClass, "spec.instanceTemplateRef.name", "ProxmoxNodeClass spec.template", "", elsewhere},
+		{oursClass, "spec.instanceTemplateRef.kind", "", "the fields of the template become fields of the class, or of a ProxmoxTemplate of numaform", elsewhere},
+		{oursClass, "spec.instanceTemplateRef.name", "ProxmoxNodeClass spec.template", "with a ProxmoxTemplate that has a checksum, template.ref: numaform creates its own templates, and replaces nodes of the others. Otherwise, template.name", elsewhere},
 		{oursClass, "spec.bootDevice.size", "ProxmoxNodeClass spec.bootDevice.size", "", copied},
 		{oursClass, "spec.bootDevice.storage", "ProxmoxNodeClass spec.bootDevice.storage", "", copied},
 		{oursClass, "spec.tags", "ProxmoxNodeClass spec.tags", "in lower case, as Proxmox stores tags by default", kppTags},
@@ -52,64 +65,57 @@ func kppOptions() []option {
 		{oursClass, "spec.securityGroups[]", "ProxmoxNodeClass spec.securityGroups", "groups of interfaces other than net0 are not converted: add them to securityGroups of that interface in spec.networks. The other groups apply to all interfaces with firewall: true", kppGroupOf},
 		{oursClass, "spec.resourcePool", "ProxmoxNodeClass spec.pool", "", copied},
 	}
-	for _, field := range []string{
+	rows = append(rows, same(
+		oursClass, "spec.kubeletConfiguration.", oursClass+" spec.kubelet.",
 		"cpuManagerPolicy", "cpuCFSQuota", "cpuCFSQuotaPeriod", "topologyManagerPolicy", "topologyManagerScope", "imageGCHighThresholdPercent",
 		"imageGCLowThresholdPercent", "shutdownGracePeriod", "allowedUnsafeSysctls", "clusterDNS", "maxPods", "failSwapOn",
-	} {
-		rows = append(rows, option{oursClass, "spec.kubeletConfiguration." + field, "ProxmoxNodeClass spec.kubelet." + field, "", copied})
-	}
+	)...)
 	return slices.Concat(rows, kppTemplateRows(), kppOtherRows(), kppChart())
 }
 
-// kppTemplateRows is the part of the table about templates. Their hardware belongs to the
-// classes that refer to them.
+// kppTemplateRows is the part of the table about templates. Their CPU, network cards and
+// devices belong to the classes that refer to them.
 func kppTemplateRows() []option {
-	const image = "not converted, because numaform's kind also requires the size of the disk, and a checksum: write a ProxmoxTemplate as docs/templates.md describes, or keep the template that exists in Proxmox, whose name the class has"
 	rows := []option{
 		{kindUnmanaged, "spec.region", "ProxmoxNodeClass spec.region", "", copied},
 		{kindUnmanaged, "spec.templateName", "ProxmoxNodeClass spec.template.name", "", copied},
 		{kindUnmanaged, "spec.tags", "ProxmoxNodeClass spec.template.tags", "", copied},
-		{kindTemplate, "spec.region", "ProxmoxNodeClass spec.region", "", copied},
+		{kindTemplate, "spec.region", "ProxmoxNodeClass spec.region, ProxmoxTemplate spec.region", "", copied},
 		{kindTemplate, "spec.description", "", "numaform writes the description of its templates", nil},
-		{kindTemplate, "spec.sourceImage.url", "ProxmoxTemplate spec.image.url", image, nil},
-		{kindTemplate, "spec.sourceImage.imageName", "", "numaform names the file of an image by its URL", nil},
-		{kindTemplate, "spec.sourceImage.checksum", "ProxmoxTemplate spec.image.checksum", image, nil},
-		{kindTemplate, "spec.sourceImage.checksumType", "ProxmoxTemplate spec.image.checksumAlgorithm", image, nil},
-		{kindTemplate, "spec.storageIDs", "ProxmoxTemplate spec.image.storage, disk.storage", image, nil},
-		{kindTemplate, "spec.machine", "ProxmoxTemplate spec.machine", image, nil},
-		{kindTemplate, "spec.bios", "ProxmoxTemplate spec.bios", image, nil},
-		{kindTemplate, "spec.tpm.version", "ProxmoxTemplate spec.tpm", image, nil},
-		{kindTemplate, "spec.agent.enabled", "", "the agent is always enabled in a ProxmoxTemplate", nil},
-		{kindTemplate, "spec.agent.type", "ProxmoxTemplate spec.agent.type", image, nil},
+		{kindTemplate, "spec.sourceImage.url", "ProxmoxTemplate spec.image.url", "", copied},
+		{kindTemplate, "spec.sourceImage.imageName", "ProxmoxTemplate spec.image.format", "its extension; numaform names the file of an image by its URL", kppFormat},
+		{kindTemplate, "spec.sourceImage.checksum", "ProxmoxTemplate spec.image.checksum", "", copied},
+		{kindTemplate, "spec.sourceImage.checksumType", "ProxmoxTemplate spec.image.checksumAlgorithm", "", copied},
+		{kindTemplate, "spec.storageIDs", "ProxmoxTemplate spec.image.storage, ProxmoxTemplate spec.disk.storage", "the first is for the image, and the last for the disk; karpenter-provider-proxmox selects the first with the content import, and the first with the content images: see pvesm status", kppStorages},
+		{kindTemplate, "spec.agent.enabled", "ProxmoxTemplate spec.agent", "numaform always enables the agent", kppAlways},
 		{kindTemplate, "spec.agent.fsFreezeOnBackup", "", "the Proxmox provider of OpenTofu cannot set it", nil},
-		{kindTemplate, "spec.agent.fsTrimClonedDisks", "ProxmoxTemplate spec.agent.fsTrimClonedDisks", image, nil},
+		{kindTemplate, "spec.tpm.version", "ProxmoxTemplate spec.tpm", "", copied},
+		{kindTemplate, "spec.vga.memory", "ProxmoxTemplate spec.vga.memoryMiB", "", copied},
 		{kindTemplate, "spec.cpu.type", "ProxmoxNodeClass spec.cpuType", "", copied},
 		{kindTemplate, "spec.cpu.flags", "ProxmoxNodeClass spec.hardware.cpuFlags", "", func(c *conversion, at *place) { at.put(c, signed(texts(at.value))) }},
-		{kindTemplate, "spec.vga.type", "ProxmoxTemplate spec.vga.type", image, nil},
-		{kindTemplate, "spec.vga.memory", "ProxmoxTemplate spec.vga.memoryMiB", image, nil},
-		{kindTemplate, "spec.tags", "ProxmoxTemplate spec.tags", image, nil},
-		{kindTemplate, "spec.resourcePool", "ProxmoxTemplate spec.pool", image, nil},
-		{kindTemplate, "spec.onBoot", "", "numaform starts its nodes at boot, and no template", nil},
+		{kindTemplate, "spec.tags", "ProxmoxTemplate spec.tags", "in lower case, as Proxmox stores tags by default", kppTags},
+		{kindTemplate, "spec.resourcePool", "ProxmoxTemplate spec.pool", "", copied},
+		{kindTemplate, "spec.onBoot", "", "numaform always starts its nodes when their host boots", kppAlways},
 		{kindTemplate, "spec.network[].name", "", "interfaces are net0, net1 and so on, in the order of the list", kppName},
-		{kindTemplate, "spec.network[].bridge", "ProxmoxNodeClass spec.networks[].bridge", "", copied},
-		{kindTemplate, "spec.network[].model", "ProxmoxNodeClass spec.networks[].model", "", copied},
-		{kindTemplate, "spec.network[].mtu", "ProxmoxNodeClass spec.networks[].mtu", "", copied},
-		{kindTemplate, "spec.network[].vlan", "ProxmoxNodeClass spec.networks[].vlan", "", copied},
-		{kindTemplate, "spec.network[].firewall", "ProxmoxNodeClass spec.networks[].firewall", "", copied},
-		{kindTemplate, "spec.pciDevices[].mapping", "ProxmoxNodeClass spec.pciDevices[].mapping", "", copied},
-		{kindTemplate, "spec.pciDevices[].mdev", "ProxmoxNodeClass spec.pciDevices[].mdev", "", copied},
-		{kindTemplate, "spec.pciDevices[].pcie", "ProxmoxNodeClass spec.pciDevices[].pcie", "", copied},
-		{kindTemplate, "spec.pciDevices[].xvga", "ProxmoxNodeClass spec.pciDevices[].xvga", "", copied},
+		{kindTemplate, "spec.network[].address4", "numaform.yaml clusters[].address_pools, ProxmoxNodeClass spec.networks[].addressPools", "a pool for the network", kppAddress},
+		{kindTemplate, "spec.network[].address6", "numaform.yaml clusters[].address_pools, ProxmoxNodeClass spec.networks[].addressPools", "a pool for the network, from which nodes get the next free address instead of one that is derived from the MAC address", kppAddress},
+		{kindTemplate, "spec.network[].gateway4", "numaform.yaml clusters[].address_pools[].gateway", "", kppGateway},
+		{kindTemplate, "spec.network[].gateway6", "numaform.yaml clusters[].address_pools[].gateway", "", kppGateway},
+		{kindTemplate, "spec.network[].dnsServers", "numaform.yaml clusters[].address_pools[].dns_servers", "of the pools of all network cards of the template", kppServers},
 	}
-	for _, field := range []string{"address4", "address6", "gateway4", "gateway6", "dnsServers"} {
-		rows = append(rows, option{kindTemplate, "spec.network[]." + field, "ProxmoxNodeClass spec.networks[].addressPools", "not converted: addresses come from address_pools in numaform.yaml, which contain the ranges, the gateway and the DNS servers, as docs/addresses.md describes", nil})
+	for _, field := range []string{"bridge", "model", "mtu", "vlan", "firewall"} {
+		rows = append(rows, option{kindTemplate, "spec.network[]." + field, "ProxmoxNodeClass spec.networks[]." + field + ", ProxmoxTemplate spec.networks[]." + field, "", copied})
 	}
-	return rows
+	return slices.Concat(
+		rows,
+		same(kindTemplate, "spec.", kindTemplate+" spec.", "machine", "bios", "agent.type", "agent.fsTrimClonedDisks", "vga.type"),
+		same(kindTemplate, "spec.pciDevices[].", oursClass+" spec.pciDevices[].", "mapping", "mdev", "pcie", "xvga"),
+	)
 }
 
 // kppOtherRows is the part of the table about NodePools, Secrets, files and the hosts' daemon.
 func kppOtherRows() []option {
-	const unpinned = "numaform-agent is configured in /etc/numaform-agent.yaml on each host: see docs/agent.md"
+	const ownPace = "numaform-agent checks the host twice a second"
 	return []option{
 		// NodePools that refer to their classes.
 		{oursPool, "spec.template.spec.nodeClassRef.group", "NodePool spec.template.spec.nodeClassRef.group", "", func(c *conversion, at *place) { at.put(c, group) }},
@@ -140,9 +146,14 @@ func kppOtherRows() []option {
 		{kindInstanceTypes, "types[].offerings", "", "numaform reads the hosts from Proxmox", nil},
 
 		// The daemon on the hosts.
-		{kindScheduler, "VERBOSITY", "", unpinned, nil},
-		{kindScheduler, "PROXMOX_FEATURE_FLAGS", "", "numaform-agent publishes the topology with `numaform-agent publish`: see docs/agent.md", nil},
-		{kindScheduler, "EXTRA_ARGS", "", "of its flags, cpu-governor-busy and cpu-governor-free are settings of numaform-agent; watch-path, max-retries and resync are not needed", nil},
+		{kindScheduler, "VERBOSITY", "", "numaform-agent logs each change", nil},
+		{kindScheduler, "WATCH_PATH", "", ownPace, nil},
+		{kindScheduler, "MAX_RETRIES", "", ownPace, nil},
+		{kindScheduler, "RESYNC_INTERVAL", "", ownPace, nil},
+		{kindScheduler, "CPU_GOVERNOR_BUSY", "numaform-agent.yaml governor.pinned", "", copied},
+		{kindScheduler, "CPU_GOVERNOR_FREE", "numaform-agent.yaml governor.unpinned", "", copied},
+		{kindScheduler, "EXTRA_ARGS", "numaform-agent.yaml governor", "the flags cpu-governor-busy and cpu-governor-free; the others are not needed", kppDaemonFlags},
+		{kindScheduler, "PROXMOX_FEATURE_FLAGS", "", "the feature karpenter is the command `numaform-agent publish`: see docs/agent.md", nil},
 	}
 }
 
@@ -176,20 +187,22 @@ func kppChart() []option {
 		{kindValues, "image.tag", "", "it is another program", nil},
 	}
 	rows = append(rows, option{kindValues, "affinity", "values.yaml affinity", "required rules for nodes belong into nodeSelector", copied})
-	for _, name := range []string{"batchMaxDuration", "batchIdleDuration", "preferencePolicy", "minValuesPolicy"} {
-		rows = append(rows, option{kindValues, "settings." + name, "values.yaml scheduling." + name, "", copied})
-	}
-	return append(rows, chartRows(
-		"image.pullPolicy", "imagePullSecrets", "fullnameOverride", "priorityClassName", "serviceAccount.create", "serviceAccount.annotations", "serviceAccount.name",
-		"podAnnotations", "podLabels", "nodeSelector", "tolerations", "resources", "hostAliases", "initContainers", "extraVolumes", "extraVolumeMounts",
-	)...)
+	return slices.Concat(
+		rows,
+		same(kindValues, "settings.", oursChart+" scheduling.", "batchMaxDuration", "batchIdleDuration", "preferencePolicy", "minValuesPolicy"),
+		same(
+			kindValues, "", oursChart+" ",
+			"image.pullPolicy", "imagePullSecrets", "fullnameOverride", "priorityClassName", "serviceAccount.create", "serviceAccount.annotations", "serviceAccount.name",
+			"podAnnotations", "podLabels", "nodeSelector", "tolerations", "resources", "hostAliases", "initContainers", "extraVolumes", "extraVolumeMounts",
+		),
+	)
 }
 
-// chartRows are values with the same name and meaning in numaform's chart.
-func chartRows(names ...string) []option {
+// same are options with the same names in theirs and in ours, which mean the same.
+func same(object, theirs, ours string, names ...string) []option {
 	var rows []option
 	for _, name := range names {
-		rows = append(rows, option{kindValues, name, "values.yaml " + name, "", copied})
+		rows = append(rows, option{object, theirs + name, ours + name, "", copied})
 	}
 	return rows
 }

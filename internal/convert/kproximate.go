@@ -56,7 +56,7 @@ func kproximateOptions() []option {
 		{kindValues, "podSecurityContext", "", "the chart always runs numaform as a user without privileges", nil},
 		{kindValues, "securityContext", "", "the chart always runs numaform as a user without privileges", nil},
 	}
-	return append(rows, chartRows("image.pullPolicy", "fullnameOverride", "resources", "nodeSelector", "tolerations")...)
+	return append(rows, same(kindValues, "", oursChart+" ", "image.pullPolicy", "fullnameOverride", "resources", "nodeSelector", "tolerations")...)
 }
 
 // kpxName is the name of the class of kproximate's nodes.
