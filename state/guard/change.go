@@ -22,30 +22,44 @@ const restoreState = "the state was edited: restore it, or remove the entry with
 
 // change checks the change of one resource.
 func (c *checker) change(rc *tfjson.ResourceChange) {
-	if rc == nil || rc.Change == nil {
+	switch {
+	case rc == nil || rc.Change == nil:
 		c.deny(RulePlan, "", "a change of the plan is null: plan again")
 		return
-	}
-	firewall := isFirewall(rc)
-	if !firewall && !isVM(rc) {
-		c.deny(RuleAddress, rc.Address, "not a numaform VM: keep other resources in a separate directory and state")
+	case rc.Mode == tfjson.DataResourceMode && slices.Contains(c.contents.data, rc.Type+"."+rc.Name):
+		return // the engine reads it
+	case !c.isOurs(rc):
+		c.deny(RuleAddress, rc.Address, "not a numaform "+c.contents.kind+": keep other resources in a separate directory and state")
 		return
-	}
-	if rc.DeposedKey != "" {
+	case rc.DeposedKey != "":
 		c.deny(RuleReplace, rc.Address, "the plan deletes a deposed object, which an interrupted replacement left: inspect the VM, then remove the object from the state manually")
 		return
 	}
 	if rc.Change.GeneratedConfig != "" {
 		c.deny(RuleConfig, rc.Address, "the engine generated its configuration: plan without -generate-config-out, because only numaform writes fleet files")
 	}
-	if rc.PreviousAddress != "" && rc.PreviousAddress != rc.Address {
+	if moved := rc.PreviousAddress != "" && rc.PreviousAddress != rc.Address; moved && c.contents.moves {
 		c.needApproval(RuleMoved, rc.Address, "it was moved from "+rc.PreviousAddress+": approve if both addresses are the same VM")
+	} else if moved {
+		c.deny(RuleMoved, rc.Address, "it was moved from "+rc.PreviousAddress+": numaform does not move it, so restore the state")
 	}
-	if firewall {
-		c.firewall(rc)
-	} else {
-		c.vm(rc)
-	}
+	c.contents.change(c, rc)
+}
+
+// nodeVM is the resource of a node's VM.
+const nodeVM = ResourceType + ".node"
+
+// nodes are the contents of a root of nodes.
+var nodes = contents{
+	kind: "VM", vmids: "vmid_range", vm: nodeVM, moves: true,
+	managed: map[string]string{nodeVM: "", FirewallType + ".security_groups": "_security_groups"},
+	change: func(c *checker, rc *tfjson.ResourceChange) {
+		if rc.Type == FirewallType {
+			c.firewall(rc)
+		} else {
+			c.vm(rc)
+		}
+	},
 }
 
 // vm checks the change of one of our VMs.
@@ -85,13 +99,6 @@ func (c *checker) vm(rc *tfjson.ResourceChange) {
 	default:
 		c.deny(RuleAction, rc.Address, fmt.Sprintf("numaform never requests the action %q: plan again", join(actions)))
 	}
-}
-
-// isVM reports whether a change is about one of our VMs, by every field that names it.
-func isVM(rc *tfjson.ResourceChange) bool {
-	name := label(rc.Address)
-	return name != "" && rc.ModuleAddress == "module."+name && rc.Mode == tfjson.ManagedResourceMode &&
-		rc.Type == ResourceType && rc.Name == "node" && rc.Index == nil && rc.ProviderName == Provider
 }
 
 func join(actions tfjson.Actions) string {
@@ -230,6 +237,8 @@ func (c *checker) wake(rc *tfjson.ResourceChange, before, after values, r *reque
 var updatable = map[string][]string{
 	ResourceType: {"description", "on_boot", "pool_id", "tags"},
 	FirewallType: {"rule"},
+	downloadType: {"upload_timeout", "verify"},
+	madeOfType:   {"input", "output"},
 }
 
 // mayUpdate reports whether the attribute at path may change in place.
@@ -388,10 +397,11 @@ func (c *checker) drift(changes []*tfjson.ResourceChange) {
 		}
 		before, after := attributes(rc.Change.Before), attributes(rc.Change.After)
 		switch {
-		case isFirewall(rc):
-			// The plan's own change of these security groups is checked separately.
-		case !isVM(rc):
-			c.deny(RuleAddress, rc.Address, "not a numaform VM: keep other resources in a separate directory and state")
+		case !c.isOurs(rc):
+			c.deny(RuleAddress, rc.Address, "not a numaform "+c.contents.kind+": keep other resources in a separate directory and state")
+		case rc.Type+"."+rc.Name != nodeVM:
+			// The plan's own change of these security groups, or of a part of a template, is
+			// checked separately.
 		case rc.Change.Actions.Update():
 			was, wasMarked := fleet.ParseMarker(text(before["description"]))
 			is, isMarked := fleet.ParseMarker(text(after["description"]))

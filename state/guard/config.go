@@ -1,6 +1,7 @@
 package guard
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 
@@ -11,15 +12,66 @@ import (
 // from the environment.
 var providerSettings = []string{"endpoint", "insecure", "min_tls"}
 
-// config checks the configuration of the plan.
+// builtProvider is the provider that is built into the engines.
+const builtProvider = "terraform.io/builtin/terraform"
+
+// contents is what the root of a host may contain.
+type contents struct {
+	// kind is the singular of what the root contains, and vmids the range of its VMIDs, for
+	// messages.
+	kind, vmids string
+	// vm is the resource of a VM, as TYPE.NAME.
+	vm string
+	// managed maps the resources of the modules, as TYPE.NAME, to the suffixes of the labels
+	// of their module calls. data are the data sources.
+	managed map[string]string
+	data    []string
+	// bounded is set if an intent must have a range of VMIDs.
+	bounded bool
+	// moves is set if an operator may approve that a resource moves to another address.
+	moves bool
+	// change checks the change of one of these resources.
+	change func(*checker, *tfjson.ResourceChange)
+}
+
+// partPattern matches the addresses of the resources of our modules: the label of the module
+// call, the suffix of the label, and the resource.
+var partPattern = regexp.MustCompile(`^module\.` + labelPattern + `(_security_groups)?\.([a-z_]+\.[a-z_]+)$`)
+
+// ours reports whether a resource is one of the root's, by every field that names it, and
+// returns the address of its module call.
+func (c *checker) ours(address string, mode tfjson.ResourceMode, kind, name, provider string, index any) (module string, ours bool) {
+	match := partPattern.FindStringSubmatch(address)
+	if match == nil || match[3] != kind+"."+name || mode != tfjson.ManagedResourceMode || index != nil {
+		return "", false
+	}
+	suffix, known := c.contents.managed[match[3]]
+	want := Provider
+	if kind == madeOfType {
+		want = builtProvider
+	}
+	return "module." + match[1] + match[2], known && suffix == match[2] && provider == want
+}
+
+// isOurs reports whether a change is about one of the root's resources.
+func (c *checker) isOurs(rc *tfjson.ResourceChange) bool {
+	module, ours := c.ours(rc.Address, rc.Mode, rc.Type, rc.Name, rc.ProviderName, rc.Index)
+	return ours && rc.ModuleAddress == module
+}
+
+// config checks the configuration of the plan: calls of our modules, and nothing else.
 func (c *checker) config(config *tfjson.Config) {
 	if config == nil || config.RootModule == nil {
 		c.deny(RulePlan, "", "the plan does not contain its configuration: plan again")
 		return
 	}
+	_, builtIn := c.contents.managed[madeOf]
 	for key, provider := range config.ProviderConfigs {
+		if builtIn && provider != nil && provider.FullName == builtProvider && len(provider.Expressions) == 0 {
+			continue
+		}
 		if provider == nil || provider.FullName != Provider {
-			c.deny(RuleConfig, key, "numaform does not use this provider: configure only "+Provider+"")
+			c.deny(RuleConfig, key, "numaform does not use this provider: configure only "+Provider)
 			continue
 		}
 		for setting := range provider.Expressions {
@@ -51,7 +103,7 @@ func (c *checker) module(address string, call *tfjson.ModuleCall) {
 		c.deny(RulePlan, address, "the plan does not contain the module's configuration: plan again")
 		return
 	}
-	if !strings.HasPrefix(call.Source, "./") && !strings.HasPrefix(call.Source, "../") {
+	if !strings.HasPrefix(call.Source, "../") {
 		c.deny(RuleConfig, address, "the module is outside the fleet directory: use the module that numaform wrote")
 	}
 	if call.CountExpression != nil || call.ForEachExpression != nil {
@@ -69,10 +121,10 @@ func (c *checker) module(address string, call *tfjson.ModuleCall) {
 			continue
 		}
 		at := address + "." + r.Address
-		vm := r.Type == ResourceType && r.Name == "node"
-		firewall := r.Type == FirewallType && r.Name == "security_groups"
-		if r.Mode != tfjson.ManagedResourceMode || r.CountExpression != nil || r.ForEachExpression != nil || !vm && !firewall {
-			c.deny(RuleConfig, at, "the module declares more than a VM and its security groups: use the module that numaform wrote")
+		_, managed := c.contents.managed[r.Type+"."+r.Name]
+		known := managed && r.Mode == tfjson.ManagedResourceMode || r.Mode == tfjson.DataResourceMode && slices.Contains(c.contents.data, r.Type+"."+r.Name)
+		if !known || r.CountExpression != nil || r.ForEachExpression != nil {
+			c.deny(RuleConfig, at, "the module declares more than a "+c.contents.kind+" and its parts: use the module that numaform wrote")
 		}
 		if len(r.Provisioners) > 0 {
 			c.deny(RuleConfig, at, "the module runs provisioners: use the module that numaform wrote")

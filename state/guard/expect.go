@@ -47,7 +47,12 @@ func (c *checker) expect(rc *tfjson.ResourceChange, r *request) {
 	if rc.Type == FirewallType {
 		expected = groupsOf(r.inputs)
 	}
-	compared := comparison{checker: c, address: rc.Address, existing: rc.Change.Before != nil}
+	c.compare(rc, expected)
+}
+
+// compare compares the values that a change plans with the expected ones.
+func (c *checker) compare(rc *tfjson.ResourceChange, expected values) {
+	compared := comparison{checker: c, address: rc.Address, existing: rc.Change.Before != nil && !rc.Change.Actions.Replace()}
 	compared.object("", expected, attributes(rc.Change.After), attributes(rc.Change.Before), rc.Change.AfterUnknown)
 }
 
@@ -148,7 +153,7 @@ func (c *comparison) differs(path, how string, expected any) {
 	case string, bool, int, int64:
 		message += ", expected " + shown(expected)
 	}
-	c.deny(RuleExpected, c.address, message+": the VM's modules do not derive this from its file; plan again")
+	c.deny(RuleExpected, c.address, message+": the modules do not derive this from its file; plan again")
 }
 
 // maxShown limits the length of a shown string, to far less than the length of a token.

@@ -2,7 +2,6 @@ package guard
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 
 	tfjson "github.com/hashicorp/terraform-json"
@@ -12,25 +11,14 @@ import (
 // groups, in a separate module call. They are created, changed and deleted with their VM.
 const FirewallType = "proxmox_virtual_environment_firewall_rules"
 
-// firewallPattern matches the addresses of security groups; its group is the module label
-// of their VM.
-var firewallPattern = regexp.MustCompile(`^module\.` + labelPattern + `_security_groups\.proxmox_virtual_environment_firewall_rules\.security_groups$`)
-
 // VMOf returns the address of the VM to which the security groups at address belong, or
 // "".
 func VMOf(address string) string {
-	match := firewallPattern.FindStringSubmatch(address)
-	if match == nil {
+	match := partPattern.FindStringSubmatch(address)
+	if match == nil || match[2]+match[3] != "_security_groups"+FirewallType+".security_groups" {
 		return ""
 	}
-	return "module." + match[1] + "." + ResourceType + ".node"
-}
-
-// isFirewall reports whether a change is about the security groups of one of our VMs.
-func isFirewall(rc *tfjson.ResourceChange) bool {
-	vm := VMOf(rc.Address)
-	return vm != "" && rc.Index == nil && rc.ModuleAddress == "module."+label(vm)+"_security_groups" && rc.Mode == tfjson.ManagedResourceMode &&
-		rc.Type == FirewallType && rc.Name == "security_groups" && rc.ProviderName == Provider
+	return "module." + match[1] + "." + nodeVM
 }
 
 // firewallActions maps each change of a VM to the allowed changes of its security groups.

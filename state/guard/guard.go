@@ -73,18 +73,25 @@ func DefaultRules() Rules {
 // Check checks the plan of one host. It allows only changes that it fully understands.
 // CheckLimits covers the size of a change across all hosts.
 func Check(plan *tfjson.Plan, intent Intent, rules Rules) Verdict {
-	return check(plan, intent, rules, false)
+	c := newChecker(intent, nodes)
+	c.readIntent()
+	return c.check(plan, rules)
 }
 
 // CheckRecorded is Check without the VMs' files, for tests of a policy on recorded plans.
 // Never apply a plan because of its verdict.
 func CheckRecorded(plan *tfjson.Plan, intent Intent, rules Rules) Verdict {
-	return check(plan, intent, rules, true)
+	c := newChecker(intent, nodes)
+	c.recorded = true
+	c.readIntent()
+	return c.check(plan, rules)
 }
 
 // checker collects findings about one plan. A checker without findings allows the plan.
 type checker struct {
 	intent Intent
+	// contents is what the root may contain.
+	contents contents
 	// recorded is set if the plan is not compared with the VMs' files.
 	recorded bool
 	// requests are the targets of the intent by address.
@@ -105,18 +112,23 @@ func (c *checker) needApproval(rule Rule, address, message string) {
 	c.findings = append(c.findings, Finding{Rule: rule, Decision: NeedsApproval, Address: address, Message: message})
 }
 
-func check(plan *tfjson.Plan, intent Intent, rules Rules, recorded bool) Verdict {
-	c := &checker{
-		intent:   intent,
-		recorded: recorded,
-		requests: map[string]*request{},
-		vms:      map[string]values{},
-		harmless: map[string]bool{},
-	}
+func newChecker(intent Intent, contents contents) *checker {
+	return &checker{intent: intent, contents: contents, requests: map[string]*request{}, vms: map[string]values{}, harmless: map[string]bool{}}
+}
+
+// check checks a plan against the requests.
+func (c *checker) check(plan *tfjson.Plan, rules Rules) Verdict {
 	if rules.Policy == nil {
 		c.deny(RuleRules, "", "no rules are loaded: load a policy, or use the default one")
 	}
-	c.readIntent()
+	vmids := map[fleet.VMID]string{}
+	for _, address := range slices.Sorted(maps.Keys(c.requests)) {
+		vmid := c.requests[address].VMID
+		if other, ok := vmids[vmid]; ok {
+			c.deny(RuleIntent, address, fmt.Sprintf("VMID %d is also requested for %s: assign each VM its own VMID", vmid, other))
+		}
+		vmids[vmid] = address
+	}
 	if plan == nil {
 		c.deny(RulePlan, "", "the plan is missing: plan again")
 		return verdict(Allow, c.findings)
@@ -168,18 +180,19 @@ func (c *checker) whole(plan *tfjson.Plan) {
 	}
 }
 
-// states checks the states before and after: only our VMs, each entry for one guest, no
-// duplicate VMID.
+// states checks the states before and after: only resources of the root, each entry for one
+// guest, no duplicate VMID.
 func (c *checker) states(plan *tfjson.Plan) {
 	if plan.PriorState != nil {
 		for _, r := range resources(plan.PriorState.Values) {
 			switch {
+			case r != nil && r.Mode == tfjson.DataResourceMode && slices.Contains(c.contents.data, r.Type+"."+r.Name):
 			case !c.resource(r, "the state"):
 			case r.Type == ResourceType:
 				c.numbered(r.Address, r.AttributeValues, inState)
 			// The provider selects the object by the IDs that are set: without a guest's ID,
 			// the rules belong to a host or to the whole datacenter.
-			case zero(r.AttributeValues["vm_id"]) || text(r.AttributeValues["node_name"]) == "" || !zero(r.AttributeValues["container_id"]):
+			case r.Type == FirewallType && (zero(r.AttributeValues["vm_id"]) || text(r.AttributeValues["node_name"]) == "" || !zero(r.AttributeValues["container_id"])):
 				c.deny(RuleIdentity, r.Address, "the security groups in the state do not belong to a VM: "+restoreState)
 			}
 		}
@@ -210,9 +223,7 @@ func (c *checker) resource(r *tfjson.StateResource, where string) bool {
 		c.deny(RulePlan, "", "a resource of the plan is null: plan again")
 		return false
 	}
-	vm := r.Type == ResourceType && r.Index == nil && label(r.Address) != ""
-	firewall := r.Type == FirewallType && VMOf(r.Address) != ""
-	ours := r.Mode == tfjson.ManagedResourceMode && r.ProviderName == Provider && (vm || firewall)
+	_, ours := c.ours(r.Address, r.Mode, r.Type, r.Name, r.ProviderName, r.Index)
 	if !ours {
 		c.deny(RuleAddress, r.Address, where+" contains a resource that numaform did not create: "+
 			"move it to a separate directory and state")

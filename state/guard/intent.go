@@ -2,10 +2,7 @@ package guard
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
-	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -112,7 +109,9 @@ type request struct {
 	Target
 	operation operation
 	inputs    *inputs
-	done      bool
+	// template is the target, if it is a template.
+	template *fleet.Template
+	done     bool
 	// regrouped is set if the VM's security groups change, which is sufficient for an
 	// update.
 	regrouped bool
@@ -123,13 +122,10 @@ type request struct {
 // a digit.
 const labelPattern = `((?:_[0-9]|[a-z])(?:[a-z0-9-]*[a-z0-9])?)`
 
-// addressPattern matches our addresses; its group is the module's label.
-var addressPattern = regexp.MustCompile(`^module\.` + labelPattern + `\.proxmox_virtual_environment_vm\.node$`)
-
-// label returns the module label of one of our addresses, or "".
+// label returns the module label of the address of a VM or of a template, or "".
 func label(address string) string {
-	match := addressPattern.FindStringSubmatch(address)
-	if match == nil {
+	match := partPattern.FindStringSubmatch(address)
+	if match == nil || match[2] != "" || match[3] != nodeVM && match[3] != templateVM {
 		return ""
 	}
 	return match[1]
@@ -151,22 +147,26 @@ func (c *checker) readIntent() {
 		{opWake, c.intent.Wake},
 	} {
 		for _, target := range list.targets {
-			c.request(list.operation, target)
+			r := c.request(list.operation, target)
+			// The deletion of a VM needs no file.
+			if c.recorded || r.operation == opDelete || len(target.Inputs) == 0 {
+				continue
+			}
+			in, err := readInputs(target.Inputs)
+			if err != nil {
+				c.deny(RuleIntent, target.Address, err.Error())
+				continue
+			}
+			if in.VMID != int64(target.VMID) || in.Host != string(target.Host) || in.Name != nameOf(target.Address) || in.ClusterID != c.intent.ClusterID {
+				c.deny(RuleIntent, target.Address, "VMID, host, name or cluster of the VM's file differs from the intent: plan again")
+			}
+			r.inputs = in
 		}
-	}
-
-	vmids := map[fleet.VMID]string{}
-	for _, address := range slices.Sorted(maps.Keys(c.requests)) {
-		vmid := c.requests[address].VMID
-		if other, ok := vmids[vmid]; ok {
-			c.deny(RuleIntent, address, fmt.Sprintf("VMID %d is also requested for %s: assign each VM its own VMID", vmid, other))
-		}
-		vmids[vmid] = address
 	}
 }
 
-// request checks one target and adds it to the requests, with the arguments of its file.
-func (c *checker) request(op operation, target Target) {
+// request checks one target and adds it to the requests.
+func (c *checker) request(op operation, target Target) *request {
 	if other, ok := c.requests[target.Address]; ok {
 		c.deny(RuleIntent, target.Address,
 			fmt.Sprintf("requested as %s and as %s: request one operation for a VM", other.operation, op))
@@ -178,34 +178,21 @@ func (c *checker) request(op operation, target Target) {
 		c.deny(RuleIntent, target.Address, fmt.Sprintf("VMID %d is not valid in Proxmox: it must be from %d to %d", target.VMID, fleet.MinVMID, fleet.MaxVMID))
 	case c.outside(op, target) != "":
 		c.deny(RuleIntent, target.Address, c.outside(op, target))
-	case label(target.Address) == "":
-		c.deny(RuleIntent, target.Address, "not the address of a numaform VM: it must be module.<name>."+ResourceType+".node")
+	case label(target.Address) == "" || !strings.HasSuffix(target.Address, "."+c.contents.vm):
+		c.deny(RuleIntent, target.Address, "not the address of a numaform VM: it must be module.<name>."+c.contents.vm)
 	}
 	r := &request{Target: target, operation: op}
 	c.requests[target.Address] = r
-
-	// The deletion of a VM needs no file.
-	if c.recorded || op == opDelete || len(target.Inputs) == 0 {
-		return
-	}
-	in, err := readInputs(target.Inputs)
-	if err != nil {
-		c.deny(RuleIntent, target.Address, err.Error())
-		return
-	}
-	if in.VMID != int64(target.VMID) || in.Host != string(target.Host) || in.Name != nameOf(target.Address) || in.ClusterID != c.intent.ClusterID {
-		c.deny(RuleIntent, target.Address, "VMID, host, name or cluster of the VM's file differs from the intent: plan again")
-	}
-	r.inputs = in
+	return r
 }
 
 // outside returns why a change of a VM with that VMID is denied, or "".
 func (c *checker) outside(op operation, target Target) string {
 	all, own := c.intent.VMIDs, target.ClassVMIDs
 	switch {
-	case all != (fleet.VMIDRange{}) && !all.Contains(target.VMID):
-		return fmt.Sprintf("VMID %d is outside vmid_range, %d to %d, so numaform does not change the VM: "+
-			"if the VM belongs to numaform, widen vmid_range in numaform.yaml", target.VMID, all.Lower, all.Upper)
+	case (c.contents.bounded || all != fleet.VMIDRange{}) && !all.Contains(target.VMID) && op != opKeep:
+		return fmt.Sprintf("VMID %d is outside %s, %d to %d, so numaform does not change the VM: "+
+			"if the VM belongs to numaform, widen %[2]s in numaform.yaml", target.VMID, c.contents.vmids, all.Lower, all.Upper)
 	case op == opCreate && own != (fleet.VMIDRange{}) && !own.Contains(target.VMID):
 		return fmt.Sprintf("VMID %d is outside spec.vmidRange of its class, %d to %d: plan again", target.VMID, own.Lower, own.Upper)
 	}
