@@ -40,6 +40,8 @@ type Result struct {
 	Outside  []string
 	Duration time.Duration
 	Err      error
+	// templates is set if the plan was for the host's templates.
+	templates bool
 }
 
 // String returns the result in one line.
@@ -226,6 +228,9 @@ func (s *Scaler) recordUnmade(ctx context.Context, change *Change, plans []RootP
 // VMs still call, and the roots of templates, which only changes of templates write. The
 // copies of modules are for readers only: the engine gets its modules from Release.
 func withModules(change *Change) generator.Files {
+	if change.templates != nil {
+		return change.AfterFiles
+	}
 	files := generator.Files{}
 	for name, content := range change.BeforeFiles {
 		if store.IsModule(name) || generator.IsTemplate(name) {
@@ -250,7 +255,7 @@ func (s *Scaler) finish(ctx context.Context, b *begun, ended func(Result)) (resu
 			plan := &b.plans[i]
 			result := Result{
 				Host: plan.Host, Created: plan.Intent.Create, Imported: plan.Intent.Import, Deleted: plan.Intent.Delete, Updated: plan.Intent.Update,
-				Woken: plan.Intent.Wake,
+				Woken: plan.Intent.Wake, templates: plan.templates != nil,
 			}
 			started := s.config.Clock.Now()
 			switch {
@@ -260,7 +265,7 @@ func (s *Scaler) finish(ctx context.Context, b *begun, ended func(Result)) (resu
 				result.PlanSHA256 = plan.Plan.SHA256
 				result.Outside, result.Err = s.applyPlan(ctx, b.change, plan)
 				s.config.Observe.ApplyDone(plan.Host, s.config.Clock.Since(started), result.Err)
-			case len(b.change.open[plan.Host].Made) > 0:
+			case plan.templates == nil && len(b.change.open[plan.Host].Made) > 0:
 				result.Err = s.awaitNoConflict(ctx, b.change, plan)
 			}
 			result.Duration = s.config.Clock.Since(started)
@@ -294,6 +299,9 @@ func (s *Scaler) finish(ctx context.Context, b *begun, ended func(Result)) (resu
 func (s *Scaler) applyPlan(ctx context.Context, change *Change, plan *RootPlan) (outside []string, err error) {
 	if plan.Verdict.Decision == guard.Deny {
 		return nil, &DeniedError{Host: plan.Host, Verdict: plan.Verdict}
+	}
+	if plan.templates != nil {
+		return nil, s.applyTemplates(ctx, plan) // a download can take an hour, so it takes no slot
 	}
 	// Wait for a slot before the checks, because they would be outdated after the wait.
 	release := s.engines.apply(ctx)

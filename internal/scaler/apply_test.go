@@ -135,6 +135,9 @@ type world struct {
 	*scaler.Scaler
 	sim    *pvesim.Server
 	client *proxmox.Client
+	store  store.Store
+	// stateDir is the state directory.
+	stateDir string
 }
 
 func newWorld(t *testing.T) *world {
@@ -172,7 +175,7 @@ func newWorldOn(t *testing.T, sim *pvesim.Server, change func(*scaler.Config)) *
 		Progress: func(host topology.HostID, message string) { t.Logf("%s: %s", host, message) },
 	}
 	change(&config)
-	w.Scaler = scaler.New(config)
+	w.Scaler, w.store, w.stateDir = scaler.New(config), config.Store, config.StateDir
 	return w
 }
 

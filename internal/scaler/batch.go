@@ -258,7 +258,7 @@ func (w *Writer) render(b *batch) error {
 		}
 		refused = true
 		if m := w.members[vm.Key]; slices.Contains(b.updates, vm.Key) {
-			m.ChangeErr, m.retry = reason, m.retry.grown(now)
+			m.ChangeErr, m.retry = reason, m.retry.grown(now, longestDelay)
 		} else {
 			w.set(m, PhaseFailed, reason)
 		}
@@ -436,7 +436,7 @@ func (w *Writer) blocked(ctx context.Context, b *batch, plans []RootPlan) map[to
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for host, err := range found {
-		w.backoff[host] = w.backoff[host].grown(w.scaler.config.Clock.Now())
+		w.backoff[host] = w.backoff[host].grown(w.scaler.config.Clock.Now(), longestDelay)
 		log.FromContext(ctx).Info("postponed unfinished work on a host", logkey.Host, host.String(), logkey.Reason, err.Error())
 		// Interrupted VMs report the new reason. If it is not the backend, they no longer
 		// wait for the backend.
@@ -469,9 +469,9 @@ func (w *Writer) postponeBatch(b *batch, reason func(*member) error) {
 		switch {
 		case err == nil:
 		case slices.Contains(b.updates, key):
-			m.ChangeErr, m.retry = err, m.retry.grown(now)
+			m.ChangeErr, m.retry = err, m.retry.grown(now, longestDelay)
 		default:
-			m.Err, m.retry = err, m.retry.grown(now)
+			m.Err, m.retry = err, m.retry.grown(now, longestDelay)
 		}
 	}
 }
@@ -563,13 +563,13 @@ func (w *Writer) hostApplied(ctx context.Context, b *batch, id string, result Re
 	now := w.scaler.config.Clock.Now()
 	switch {
 	case result.Err != nil:
-		w.backoff[result.Host] = w.backoff[result.Host].grown(now)
+		w.backoff[result.Host] = w.backoff[result.Host].grown(now, longestDelay)
 	case len(result.Created)+len(result.Imported)+len(result.Deleted)+len(result.Updated)+len(result.Woken) > 0:
 		delete(w.backoff, result.Host)
 		delete(w.quiet, result.Host)
 	default:
 		delete(w.backoff, result.Host)
-		w.quiet[result.Host] = w.quiet[result.Host].grown(now)
+		w.quiet[result.Host] = w.quiet[result.Host].grown(now, longestDelay)
 	}
 	for key, m := range w.members {
 		if m.VM.Host == result.Host {
@@ -650,7 +650,7 @@ func (w *Writer) vmApplied(m *member, b *batch, err error, complete bool) {
 		w.config.Changed()
 	case removed:
 		m.Filed = true // assume so: the removal is in progress until a change succeeds
-		m.Err, m.retry = err, m.retry.grown(w.scaler.config.Clock.Now())
+		m.Err, m.retry = err, m.retry.grown(w.scaler.config.Clock.Now(), longestDelay)
 	case m.leaving:
 	case err == nil || complete:
 		w.set(m, PhaseMade, nil)

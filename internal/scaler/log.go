@@ -19,11 +19,18 @@ import (
 
 // planned returns the fields that identify a plan and its VMs.
 func (p *RootPlan) planned() []any {
-	fields := []any{logkey.Host, p.Host.String(), logkey.Workspace, generator.RootDir(p.Host)}
+	dir := generator.RootDir(p.Host)
+	var names []string
+	if t := p.templates; t != nil {
+		dir = generator.TemplateRootDir(p.Host)
+		for _, one := range slices.Concat(t.intent.Create, t.intent.Unfinished, t.intent.Delete) {
+			names = append(names, one.Name)
+		}
+	}
+	fields := []any{logkey.Host, p.Host.String(), logkey.Workspace, dir}
 	if p.Plan != nil {
 		fields = append(fields, logkey.PlanSHA256, p.Plan.SHA256)
 	}
-	var names []string
 	for _, target := range slices.Concat(p.Intent.Create, p.Intent.Wake, p.Intent.Import, p.Intent.Update, p.Intent.Delete) {
 		names = append(names, target.Name())
 	}

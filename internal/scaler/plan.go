@@ -61,6 +61,8 @@ type RootPlan struct {
 	orphans []located
 	// dry is set for a plan that must not change the state.
 	dry bool
+	// templates is the change of the host's templates that the plan is for, or nil.
+	templates *templateChange
 }
 
 // Changes reports whether the plan changes anything, including the state.
@@ -168,7 +170,7 @@ func (s *Scaler) planEach(ctx context.Context, change *Change, at places, more [
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(parallelPlans())
 	for i, host := range hosts {
-		plans[i] = RootPlan{Host: host, Touched: slices.Contains(touched, host), InPlace: len(on(change.Updated, host)) > 0, dry: at.dry}
+		plans[i] = RootPlan{Host: host, Touched: slices.Contains(touched, host), InPlace: len(on(change.Updated, host)) > 0, dry: at.dry, templates: change.templates}
 		whole := slices.Contains(differing, host) || interrupted(change.open, host)
 		group.Go(func() error {
 			defer s.engines.plan(ctx)()
@@ -210,11 +212,12 @@ func (s *Scaler) planHost(ctx context.Context, change *Change, plan *RootPlan, a
 	// Recover the working directory and the backend.
 	s.routine(plan.Host, ProgressPlanning)
 	recovery, err := plan.workspace.Recover(ctx)
-	if recovery != nil {
-		plan.outside = append(plan.outside, recovery.Outside...)
-	}
+	plan.outside = append(plan.outside, recovery.Outside...)
 	if err != nil {
 		return err
+	}
+	if plan.templates != nil {
+		return s.planTemplates(ctx, plan)
 	}
 	whole = whole || recovery.Crashed || len(recovery.Lost) > 0 || len(on(change.Foreign, plan.Host)) > 0
 
@@ -415,8 +418,12 @@ func (s *Scaler) checkNodes(ctx context.Context, v *hostView, takenOut []fleet.V
 // check runs the guard.
 func (s *Scaler) check(plan *RootPlan) {
 	started := s.config.Clock.Now()
-	plan.Intent.VMIDs = s.region(plan.Host.Region).VMIDs
-	plan.Verdict = guard.Check(plan.Plan.JSON, plan.Intent, s.config.Rules)
+	if plan.templates != nil {
+		plan.Verdict = guard.CheckTemplates(plan.Plan.JSON, plan.templates.intent, s.config.Rules)
+	} else {
+		plan.Intent.VMIDs = s.region(plan.Host.Region).VMIDs
+		plan.Verdict = guard.Check(plan.Plan.JSON, plan.Intent, s.config.Rules)
+	}
 	s.config.Observe.GuardDone(s.config.Clock.Since(started))
 }
 

@@ -82,6 +82,8 @@ type Change struct {
 	nodes map[string]string
 	// rotations are the VMID rotations after the change.
 	rotations rotations
+	// templates is a change of the templates of one host, in which no VM changes, or nil.
+	templates *templateChange
 }
 
 // NewChange reads the fleet, and returns a change of it without requests. It waits for
@@ -174,7 +176,7 @@ func (c *Change) Differences() []store.Difference {
 
 // Empty reports whether the change contains no request.
 func (c *Change) Empty() bool {
-	return len(c.Added)+len(c.Removed)+len(c.Repaired)+len(c.Updated)+len(c.Woken)+len(c.Foreign) == 0
+	return c.templates == nil && len(c.Added)+len(c.Removed)+len(c.Repaired)+len(c.Updated)+len(c.Woken)+len(c.Foreign) == 0
 }
 
 // Narrow limits planning to the hosts that the change touches.
@@ -182,6 +184,9 @@ func (c *Change) Narrow() { c.narrow = true }
 
 // Hosts returns the hosts that the change touches, sorted.
 func (c *Change) Hosts() []topology.HostID {
+	if c.templates != nil {
+		return []topology.HostID{c.templates.host}
+	}
 	touched := fleet.Fleet{VMs: slices.Concat(c.Added, c.Removed, c.Repaired, c.Updated, c.Woken, c.Foreign)}
 	return touched.AllHosts()
 }

@@ -61,7 +61,14 @@ func (s *Scaler) record(change *Change, plans []RootPlan, approver string) audit
 		if record.Kind == audit.KindByHand {
 			record.Added = append(record.Added, plan.Made...)
 		}
-		if plan.Changes() || plan.Touched {
+		switch {
+		case plan.templates != nil && plan.Plan != nil:
+			intent := &plan.templates.intent
+			record.Templates = append(record.Templates, audit.TemplatePlan{
+				Host: plan.Host, PlanSHA256: plan.Plan.SHA256, PlanDigest: plan.Plan.Digest, Verdict: plan.Verdict, Approver: approver,
+				Create: refs(slices.Concat(intent.Create, intent.Unfinished)), Delete: refs(intent.Delete),
+			})
+		case plan.templates == nil && (plan.Changes() || plan.Touched):
 			record.Hosts = append(record.Hosts, plan.record(approver))
 		}
 		// VMs that others added to the files have used VMIDs, too.
@@ -116,7 +123,7 @@ func (c *Change) opens(id string, plans []RootPlan) []audit.Open {
 	open := maps.Clone(c.open)
 	for i := range plans {
 		plan := &plans[i]
-		if failed := plan.Touched && plan.Err != nil; !failed && !plan.Changes() {
+		if failed := plan.Touched && plan.Err != nil; plan.templates != nil || !failed && !plan.Changes() {
 			continue
 		}
 		entry := open[plan.Host]
@@ -215,7 +222,11 @@ func (s *Scaler) outcome(id string, approved time.Time, results []Result) audit.
 		if result.Err != nil {
 			ended.Error = result.Err.Error()
 		}
-		outcome.Hosts = append(outcome.Hosts, ended)
+		if result.templates {
+			outcome.Templates = append(outcome.Templates, ended)
+		} else {
+			outcome.Hosts = append(outcome.Hosts, ended)
+		}
 		outcome.Outside = append(outcome.Outside, result.Outside...)
 	}
 	return outcome

@@ -1,13 +1,11 @@
 package scaler
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"path"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -18,7 +16,6 @@ import (
 	"github.com/numaform/numaform/generator"
 	"github.com/numaform/numaform/internal/audit"
 	"github.com/numaform/numaform/internal/logkey"
-	"github.com/numaform/numaform/internal/workdir"
 	"github.com/numaform/numaform/state"
 	"github.com/numaform/numaform/state/guard"
 	"github.com/numaform/numaform/topology"
@@ -26,9 +23,9 @@ import (
 
 // Templates have roots of their own, one per host, next to the roots of the nodes: the
 // download of an image can take an hour, and does not block the nodes of the host. A change
-// of templates is planned, checked, recorded and applied as a change of nodes, but one host
-// at a time, and it is level-based: the Writer compares what is desired with the files and
-// with Proxmox, and plans a root if they differ.
+// of templates is planned, checked, recorded and applied as a change of nodes, by the same
+// functions, but one host at a time, and it is level-based: the Writer compares what is
+// desired with the files and with Proxmox, and plans a root if they differ.
 
 // maxTemplateApplies limits how many hosts create templates at the same time, because each
 // download uses the network, and each apply is an engine.
@@ -47,6 +44,8 @@ type TemplateRequest struct {
 	Blocked map[topology.HostID]string
 	// Deleted is set if the ProxmoxTemplate is being deleted.
 	Deleted bool
+	// Gone are the hosts that left the Proxmox cluster: their templates are forgotten.
+	Gone []topology.HostID
 	// Approved are the digests of the plans that a user approved, and Approver the source of
 	// the approval.
 	Approved []string
@@ -69,6 +68,8 @@ type TemplateState struct {
 	Digest string
 	// Users are the VMs that were cloned from the template.
 	Users []string
+	// updating is set if the template is ready, and changes in place.
+	updating bool
 }
 
 // templateRoot is the writer's record of the root of a host's templates.
@@ -109,7 +110,7 @@ func (w *Writer) Templates(name string) (states []TemplateState, known bool) {
 				continue
 			}
 			state.Applying = root.applying && !state.Ready
-			if state.Err == nil && (!state.Ready || !state.Desired) {
+			if state.Err == nil && (!state.Ready || !state.Desired || state.updating) {
 				state.Err = root.err
 				state.Digest = root.digest
 			}
@@ -128,37 +129,6 @@ type templateReading struct {
 	snapshot *topology.Snapshot
 }
 
-// readTemplates reads the fleet and Proxmox, or returns nil if there is nothing to do.
-func (w *Writer) readTemplates(ctx context.Context) (*templateReading, error) {
-	w.mu.Lock()
-	r := &templateReading{requests: maps.Clone(w.templates)}
-	w.mu.Unlock()
-	if len(r.requests) == 0 || w.config.Paused() {
-		return nil, nil //nolint:nilnil // nothing is requested
-	}
-	var err error
-	if r.snapshot, err = w.config.Snapshot(ctx); err != nil {
-		return nil, err
-	}
-	if r.from, err = w.scaler.read(ctx); err != nil {
-		return nil, err
-	}
-	r.filed, err = w.scaler.config.Release.ParseTemplates(w.scaler.config.ClusterID, r.from.files)
-	return r, err
-}
-
-// hosts returns the hosts that have templates or are to have some, sorted.
-func (r *templateReading) hosts() []topology.HostID {
-	hosts := slices.Collect(maps.Keys(r.filed))
-	for _, request := range r.requests {
-		for i := range request.Templates {
-			hosts = append(hosts, request.Templates[i].Host)
-		}
-	}
-	slices.SortFunc(hosts, topology.HostID.Compare)
-	return slices.Compact(hosts)
-}
-
 // wanted returns the desired templates of a host by ProxmoxTemplate.
 func (r *templateReading) wanted(host topology.HostID) map[string]fleet.Template {
 	wanted := map[string]fleet.Template{}
@@ -175,25 +145,52 @@ func (r *templateReading) wanted(host topology.HostID) map[string]fleet.Template
 // stepTemplates begins at most one change of templates, and returns the time until the next
 // attempt; 0 means at the next poll.
 func (w *Writer) stepTemplates(ctx context.Context) (again time.Duration, err error) {
-	r, err := w.readTemplates(ctx)
-	if err != nil {
+	s := w.scaler
+	w.mu.Lock()
+	r := &templateReading{requests: maps.Clone(w.templates)}
+	w.mu.Unlock()
+	if len(r.requests) == 0 || w.config.Paused() {
+		return 0, nil
+	}
+	if r.snapshot, err = w.config.Snapshot(ctx); err != nil {
 		return soon, err
 	}
-	if r == nil {
-		return 0, nil
+	if r.from, err = s.read(ctx); err != nil {
+		return soon, err
+	}
+	if r.filed, err = s.config.Release.ParseTemplates(s.config.ClusterID, r.from.files); err != nil {
+		return soon, err
 	}
 	next, again := w.nextTemplates(r)
 	if next == nil {
 		return again, nil
 	}
 	if w.unlock == nil {
-		if w.unlock, err = w.scaler.config.Store.Lock(ctx); err != nil {
+		if w.unlock, err = s.config.Store.Lock(ctx); err != nil {
 			return soon, err
 		}
 	}
-	if err := w.beginTemplates(ctx, next); err != nil {
+	change := newChange(r.from, r.snapshot)
+	change.Kind, change.Why = audit.KindTemplates, strings.Join(next.why, "; ")
+	change.narrow, change.templates = true, next
+	next.allFiles(s, change)
+	begun, err := s.begin(ctx, change, func(plans []RootPlan) (string, error) { return w.approveTemplates(&plans[0], change) })
+	if err != nil {
 		w.templatesEnded(ctx, next.host, err)
+		return time.Millisecond, nil
 	}
+	w.mu.Lock()
+	w.applying++
+	w.templateRoots[next.host].applying = true
+	w.mu.Unlock()
+	ctx = logBegun(ctx, begun)
+	w.group.Go(func() {
+		_, err := s.finish(ctx, begun, func(Result) {})
+		logEnded(ctx, begun, s.config.Clock.Since(begun.started), err)
+		w.templatesEnded(ctx, next.host, err)
+		w.config.Changed() // the templates in the snapshot are outdated
+		w.nudge()
+	})
 	return time.Millisecond, nil
 }
 
@@ -209,7 +206,18 @@ func (w *Writer) nextTemplates(r *templateReading) (next *templateChange, again 
 			applying++
 		}
 	}
-	for _, host := range r.hosts() {
+	hosts := slices.Collect(maps.Keys(r.filed))
+	for _, request := range r.requests {
+		for i := range request.Templates {
+			hosts = append(hosts, request.Templates[i].Host)
+		}
+	}
+	slices.SortFunc(hosts, topology.HostID.Compare)
+	hosts = slices.Compact(hosts)
+	maps.DeleteFunc(w.templateRoots, func(host topology.HostID, root *templateRoot) bool {
+		return !root.applying && !slices.Contains(hosts, host)
+	})
+	for _, host := range hosts {
 		root := w.templateRoots[host]
 		if root == nil {
 			root = &templateRoot{}
@@ -256,6 +264,8 @@ type templateChange struct {
 	// why lists the operations; empty means that nothing has to change. of are the
 	// ProxmoxTemplates that they are for.
 	why, of []string
+	// gone is set if the host left the Proxmox cluster: its templates are forgotten.
+	gone bool
 }
 
 // add adds an operation to the change.
@@ -292,9 +302,14 @@ func (w *Writer) changeTemplates(host topology.HostID, root *templateRoot, r *te
 	root.states = nil
 	w.filedTemplates(change, root)
 	w.newTemplates(change, root)
+	var err error
 	switch {
+	case live == nil && len(change.why) > 0 && !slices.ContainsFunc(change.of, func(name string) bool { return !slices.Contains(r.requests[name].Gone, host) }):
+		change.gone = true
+		change.root, err = s.config.Release.RenderTemplates(r.from.fleet, host, change.after)
+		return change, err
 	case live == nil:
-		return nil, &TemplateHostError{Reason: fmt.Sprintf("host %s is not in Proxmox: its templates wait until it is back", host)}
+		return nil, &TemplateHostError{Reason: fmt.Sprintf("host %s is not part of the Proxmox cluster: its templates wait until it is back, or until the ProxmoxTemplate is deleted", host)}
 	case !live.Online:
 		return nil, &TemplateHostError{Reason: fmt.Sprintf("host %s is offline: its templates wait until it is back", host)}
 	}
@@ -315,7 +330,6 @@ func (w *Writer) changeTemplates(host topology.HostID, root *templateRoot, r *te
 			change.intent.Create = append(change.intent.Create, t)
 		}
 	}
-	var err error
 	change.root, err = s.config.Release.RenderTemplates(r.from.fleet, host, change.after)
 	return change, err
 }
@@ -333,11 +347,31 @@ func (w *Writer) filedTemplates(c *templateChange, root *templateRoot) {
 		want, desired := wanted[t.Of]
 		ready := liveTemplate(live, &t, clusterID)
 		state := TemplateState{Ready: ready, Users: w.usersOf(&t, c.from)}
-		waits := desired && !hasReady(live, &want, clusterID) // nodes need it until its successor is ready
+		// Nodes need a template until its successor is ready, whatever the successor's VMID.
+		waits := desired && (live == nil || !slices.ContainsFunc(live.Guests, func(g topology.Guest) bool {
+			one := want
+			one.VMID = fleet.VMID(g.VMID)
+			return g.Name == want.Name && liveTemplate(live, &one, clusterID)
+		}))
 		switch {
 		case desired && want.Name == t.Name:
 			state.Desired = true
-			state.Err = c.desire(&t, &want, ready)
+			was := t
+			t.Tags, t.Pool = want.Tags, want.Pool
+			if newest := newestSerial(current, t.Of); t.Serial < newest {
+				t.Serial = newest + 1 // an earlier image is desired again
+			}
+			reason := request.Blocked[c.host]
+			switch {
+			case !ready && reason != "":
+				state.Err = &TemplateHostError{Reason: reason}
+			case !ready:
+				t.Image = want.Image
+				c.add("create", &t)
+			case t.Serial != was.Serial || t.Pool != was.Pool || !slices.Equal(t.Tags, was.Tags):
+				state.updating = true
+				c.add("update", &t)
+			}
 			c.after = append(c.after, t)
 		case !known, ready && (len(state.Users) > 0 || waits && !request.Deleted):
 			// The ProxmoxTemplate was removed without numaform, or VMs need the template.
@@ -352,27 +386,6 @@ func (w *Writer) filedTemplates(c *templateChange, root *templateRoot) {
 		state.Template = t
 		root.states = append(root.states, state)
 	}
-}
-
-// desire updates a template in the files to the desired one, and returns why it cannot be
-// created now, or nil.
-func (c *templateChange) desire(t, want *fleet.Template, ready bool) error {
-	was := *t
-	t.Tags, t.Pool = want.Tags, want.Pool
-	if newest := newestSerial(c.filed[c.host], t.Of); t.Serial < newest {
-		t.Serial = newest + 1 // an earlier image is desired again
-	}
-	reason := c.requests[t.Of].Blocked[c.host]
-	switch {
-	case !ready && reason != "":
-		return &TemplateHostError{Reason: reason}
-	case !ready:
-		t.Image = want.Image
-		c.add("create", t)
-	case !sameTemplate(t, &was):
-		c.add("update", t)
-	}
-	return nil
 }
 
 // newTemplates adds the desired templates that have no file.
@@ -406,11 +419,6 @@ func newestSerial(templates []fleet.Template, of string) int {
 	return newest
 }
 
-// sameTemplate reports whether the files of two templates are equal.
-func sameTemplate(a, b *fleet.Template) bool {
-	return a.Serial == b.Serial && a.Pool == b.Pool && slices.Equal(a.Tags, b.Tags) && a.Image == b.Image
-}
-
 // guestAt returns the guest with a VMID on a host, or nil.
 func guestAt(host *topology.Host, vmid fleet.VMID) *topology.Guest {
 	if host == nil {
@@ -428,18 +436,6 @@ func liveTemplate(host *topology.Host, t *fleet.Template, clusterID string) bool
 	guest := guestAt(host, t.VMID)
 	return guest != nil && guest.Template && guest.Name == t.Name &&
 		guest.MadeFor.ClusterID == clusterID && guest.MadeFor.Template == t.Of
-}
-
-// hasReady reports whether a desired template is ready, whatever its VMID.
-func hasReady(host *topology.Host, t *fleet.Template, clusterID string) bool {
-	if host == nil {
-		return false
-	}
-	return slices.ContainsFunc(host.Guests, func(g topology.Guest) bool {
-		one := *t
-		one.VMID = fleet.VMID(g.VMID)
-		return g.Name == t.Name && liveTemplate(host, &one, clusterID)
-	})
 }
 
 // TemplateHostError reports that the templates of a host wait, because the host cannot create
@@ -546,121 +542,62 @@ func (s *Scaler) templateVMID(c *templateChange) (fleet.VMID, error) {
 	return 0, &NoTemplateVMIDError{Region: region, Range: bounds}
 }
 
-// beginTemplates plans a change of templates, checks it, records it, and applies it in the
-// background. The caller has locked the fleet.
-func (w *Writer) beginTemplates(ctx context.Context, change *templateChange) (err error) {
-	s := w.scaler
-	_, revision, err := s.config.Store.Read(ctx)
-	if err != nil {
-		return err
-	}
-	newest, err := s.config.Store.History(ctx, s.config.Clock.Now())
-	if err != nil {
-		return err
-	}
-	if revision != change.from.revision || lastOf(newest) != change.from.last {
-		return ErrFleetChanged
-	}
-	at, err := s.permanentPlaces()
-	if err != nil {
-		return err
-	}
-	workspace, err := s.templateWorkspace(at, change)
-	if err != nil {
-		return err
-	}
-	closing := true
-	defer func() {
-		if closing {
-			err = errors.Join(err, workspace.Close())
-		}
-	}()
-
-	release := s.engines.plan(ctx)
-	started := s.config.Clock.Now()
-	recovery, err := workspace.Recover(ctx)
-	var plan *state.Plan
-	if err == nil {
-		plan, err = workspace.Plan(ctx, state.PlanOptions{Refresh: true})
-	}
-	release()
-	s.config.Observe.PlanDone(change.host, s.config.Clock.Since(started), err)
-	if err != nil {
-		return fmt.Errorf("planning the templates of %s: %w", change.host, err)
-	}
-	files := change.allFiles(s)
-	if !plan.Changes && len(recovery.Outside) == 0 && sameFiles(files, change.from.files) {
-		return &TemplateHostError{Reason: fmt.Sprintf("waits until Proxmox lists the templates of %s, which its state already contains", change.host)}
-	}
-	verdict := guard.CheckTemplates(plan.JSON, change.intent, s.config.Rules)
-	approver, err := change.allow(plan, verdict)
-	if err != nil {
-		return err
-	}
-
-	w.mu.Lock()
-	for i := range change.intent.Delete {
-		if users := w.usersOf(&change.intent.Delete[i], change.from); len(users) > 0 {
-			err = fmt.Errorf("template %d on %s: meanwhile, %s is to be cloned from it: %w", change.intent.Delete[i].VMID, change.host, users[0], ErrFleetChanged)
-		}
-	}
-	w.mu.Unlock()
-	if err != nil {
-		return err
-	}
-	record := s.record(&Change{Kind: audit.KindTemplates, Why: strings.Join(change.why, "; "), from: change.from, open: change.from.open, rotations: change.from.rotations}, nil, "")
-	record.Kind = audit.KindTemplates
-	record.Outside = append(record.Outside, recovery.Outside...)
-	record.Templates = []audit.TemplatePlan{{
-		Host: change.host, PlanSHA256: plan.SHA256, PlanDigest: plan.Digest, Verdict: verdict, Approver: approver,
-		Create: refs(slices.Concat(change.intent.Create, change.intent.Unfinished)), Delete: refs(change.intent.Delete),
-	}}
-	if err := s.config.Store.Begin(ctx, change.from.revision, files, record); err != nil {
-		return err
-	}
-
-	closing = false
-	w.mu.Lock()
-	w.applying++
-	w.templateRoots[change.host].applying = true
-	w.mu.Unlock()
-	log.FromContext(ctx).Info("began a change of templates", logkey.Host, change.host.String(), logkey.Reason, record.Why, logkey.PlanSHA256, plan.SHA256)
-	w.group.Go(func() {
-		began := s.config.Clock.Now()
-		err := s.applyTemplates(ctx, workspace, plan, change)
-		err = errors.Join(err, workspace.Close())
-		ended := audit.Ended{Host: change.host, Duration: s.config.Clock.Since(began)}
+// planTemplates plans the templates of a host, or removes them from the state if the host
+// left the Proxmox cluster.
+func (s *Scaler) planTemplates(ctx context.Context, plan *RootPlan) (err error) {
+	t := plan.templates
+	if t.gone {
+		resources, err := plan.workspace.Resources(ctx)
 		if err != nil {
-			ended.Error = err.Error()
+			return err
 		}
-		outcome := s.outcome(record.ID, began, nil)
-		outcome.Templates = []audit.Ended{ended}
-		err = errors.Join(err, s.config.Store.End(context.WithoutCancel(ctx), outcome))
-		w.templatesEnded(ctx, change.host, err)
-		w.mu.Lock()
-		w.applying--
-		w.templateRoots[change.host].applying = false
-		w.mu.Unlock()
-		w.config.Changed() // the templates in the snapshot are outdated
-		w.nudge()
-	})
+		for i := range resources {
+			if !slices.ContainsFunc(t.intent.Absent, func(one fleet.Template) bool {
+				return strings.HasPrefix(resources[i].Address, generator.TemplateCall(&one)+".")
+			}) {
+				continue
+			}
+			if err := plan.workspace.Forget(ctx, resources[i].Address); err != nil {
+				return err
+			}
+			plan.outside = append(plan.outside, fmt.Sprintf("removed %s from the state, because host %s left the Proxmox cluster", resources[i].Address, plan.Host))
+		}
+		return nil
+	}
+	if plan.Plan, err = plan.workspace.Plan(ctx, state.PlanOptions{Refresh: true}); err != nil {
+		return fmt.Errorf("planning the templates of %s: %w", plan.Host, err)
+	}
+	s.check(plan)
 	return nil
 }
 
-// allow returns who approved a plan, or an error if it must not be applied.
-func (c *templateChange) allow(plan *state.Plan, verdict guard.Verdict) (approver string, err error) {
+// approveTemplates returns who approved a plan of templates, or an error if it must not be
+// applied.
+func (w *Writer) approveTemplates(plan *RootPlan, change *Change) (approver string, err error) {
+	c := plan.templates
 	switch {
-	case verdict.Decision == guard.Deny:
-		return "", &DeniedError{Host: c.host, Verdict: verdict}
-	case verdict.Decision == guard.Allow && !slices.ContainsFunc(c.of, func(name string) bool { return c.requests[name].Manual }):
-		return "", nil
+	case plan.Err != nil:
+		return "", plan.Err
+	case !plan.Changes() && len(plan.outside) == 0 && sameFiles(change.AfterFiles, change.BeforeFiles):
+		return "", &TemplateHostError{Reason: fmt.Sprintf("waits until Proxmox lists the templates of %s, which its state already contains", c.host)}
+	case c.gone:
+	case plan.Verdict.Decision == guard.Deny:
+		return "", &DeniedError{Host: c.host, Verdict: plan.Verdict}
+	case plan.Verdict.Decision == guard.NeedsApproval || slices.ContainsFunc(c.of, func(name string) bool { return c.requests[name].Manual }):
+		approved := slices.IndexFunc(c.of, func(name string) bool { return slices.Contains(c.requests[name].Approved, plan.Plan.Digest) })
+		if approved < 0 {
+			return "", &TemplatePendingError{Host: c.host, Digest: plan.Plan.Digest, Why: change.Why, Verdict: plan.Verdict}
+		}
+		approver = c.requests[c.of[approved]].Approver
 	}
-	for _, name := range c.of {
-		if slices.Contains(c.requests[name].Approved, plan.Digest) {
-			return c.requests[name].Approver, nil
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i := range c.intent.Delete {
+		if users := w.usersOf(&c.intent.Delete[i], c.from); len(users) > 0 {
+			return "", fmt.Errorf("template %d on %s: meanwhile, %s is to be cloned from it: %w", c.intent.Delete[i].VMID, c.host, users[0], ErrFleetChanged)
 		}
 	}
-	return "", &TemplatePendingError{Host: c.host, Digest: plan.Digest, Why: strings.Join(c.why, "; "), Verdict: verdict}
+	return approver, nil
 }
 
 // TemplatePendingError reports that a change of templates is pending approval.
@@ -679,21 +616,22 @@ func (e *TemplatePendingError) Error() string {
 	return text
 }
 
-// allFiles returns the fleet's files after the change. The first change of a fleet also
-// writes the files that are not about a host.
-func (c *templateChange) allFiles(s *Scaler) generator.Files {
-	files := generator.Files{}
+// allFiles sets the fleet's files after the change. The first change of a fleet also writes
+// the files that are not about a host.
+func (c *templateChange) allFiles(s *Scaler, change *Change) {
+	change.AfterFiles = generator.Files{}
 	if whole, err := s.config.Release.Render(c.from.fleet); err == nil && len(c.from.files) == 0 {
-		maps.Copy(files, whole)
+		maps.Copy(change.AfterFiles, whole)
 	}
 	dir := generator.TemplateRootDir(c.host)
 	for name, content := range c.from.files {
 		if path.Dir(name) != dir {
-			files[name] = content
+			change.AfterFiles[name] = content
 		}
 	}
-	maps.Copy(files, c.root)
-	return files
+	if !c.gone || len(c.after) > 0 {
+		maps.Copy(change.AfterFiles, c.root)
+	}
 }
 
 func refs(templates []fleet.Template) []audit.TemplateRef {
@@ -704,52 +642,27 @@ func refs(templates []fleet.Template) []audit.TemplateRef {
 	return list
 }
 
-// templateWorkspace returns the workspace of a host's templates.
-func (s *Scaler) templateWorkspace(at places, change *templateChange) (*state.Workspace, error) {
-	root := generator.TemplateRootDir(change.host)
-	home := filepath.Join(at.states, filepath.FromSlash(root))
-	if err := workdir.Private(home); err != nil {
-		return nil, err
-	}
-	var backend map[string]string
-	if s.keepsStates() {
-		backend = map[string]string{"path": filepath.Join(home, stateFile)}
-	}
-	config, err := s.workspaceConfig(at, change.host)
-	if err != nil {
-		return nil, err
-	}
-	config.Dir = filepath.Join(at.work, filepath.FromSlash(root))
-	config.Files = change.root
-	config.Errored = filepath.Join(home, erroredFile)
-	config.BackendConfig = backend
-	config.Parallelism = 2
-	return state.New(config)
-}
-
 // applyTemplates reads Proxmox again, and applies a plan of templates if it is still valid.
-func (s *Scaler) applyTemplates(ctx context.Context, workspace *state.Workspace, plan *state.Plan, change *templateChange) error {
-	if !plan.Changes {
-		return nil
-	}
-	live := s.region(change.host.Region).Live
+func (s *Scaler) applyTemplates(ctx context.Context, plan *RootPlan) error {
+	c := plan.templates
+	changing := slices.Concat(c.intent.Create, c.intent.Unfinished, c.intent.Delete)
 	var vmids []fleet.VMID
-	for _, t := range slices.Concat(change.intent.Create, change.intent.Unfinished, change.intent.Delete) {
-		vmids = append(vmids, t.VMID)
+	for i := range changing {
+		vmids = append(vmids, changing[i].VMID)
 	}
-	if live != nil {
-		now, err := live.Refresh(ctx, change.snapshot, []topology.HostName{change.host.Host}, vmids...)
+	if live := s.region(c.host.Region).Live; live != nil {
+		now, err := live.Refresh(ctx, c.snapshot, []topology.HostName{c.host.Host}, vmids...)
 		if err != nil {
-			return fmt.Errorf("reading %s again before its templates change: %w", change.host, err)
+			return fmt.Errorf("reading %s again before its templates change: %w", c.host, err)
 		}
-		for _, t := range slices.Concat(change.intent.Create, change.intent.Unfinished, change.intent.Delete) {
-			if err := otherOwner(now, &t, s.config.ClusterID); err != nil {
+		for i := range changing {
+			if err := otherOwner(now, &changing[i], s.config.ClusterID); err != nil {
 				return err
 			}
 		}
 	}
-	watched, stop := s.watch(ctx, change.host)
-	_, err := workspace.Apply(watched, plan)
+	watched, stop := s.watch(ctx, c.host)
+	_, err := plan.workspace.Apply(watched, plan.Plan)
 	return stop(err)
 }
 
@@ -758,6 +671,13 @@ func (w *Writer) templatesEnded(ctx context.Context, host topology.HostID, err e
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	root := w.templateRoots[host]
+	if root == nil {
+		return
+	}
+	if root.applying {
+		root.applying = false
+		w.applying--
+	}
 	root.err, root.digest = err, ""
 	if pending, ok := errors.AsType[*TemplatePendingError](err); ok {
 		root.digest = pending.Digest
@@ -766,14 +686,10 @@ func (w *Writer) templatesEnded(ctx context.Context, host topology.HostID, err e
 	switch {
 	case errors.Is(err, ErrFleetChanged):
 		root.err, root.requested = nil, ""
-		return
 	case err == nil:
-		// The snapshot can still be outdated.
-		root.retry = delay{until: now.Add(soon)}
-		log.FromContext(ctx).Info("changed templates", logkey.Host, host.String())
-		return
+		root.retry = delay{until: now.Add(soon)} // the snapshot can still be outdated
+	default:
+		root.retry = root.retry.grown(now, longestTemplateDelay)
+		log.FromContext(ctx).Info("postponed a change of templates", logkey.Host, host.String(), logkey.Reason, err.Error())
 	}
-	root.retry.tries++
-	root.retry.until = now.Add(min(longestTemplateDelay, shortestDelay<<min(root.retry.tries-1, 10)))
-	log.FromContext(ctx).Info("postponed a change of templates", logkey.Host, host.String(), logkey.Reason, cmp.Or(err.Error(), "unknown"))
 }

@@ -1,11 +1,15 @@
 package scaler_test
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -139,18 +143,7 @@ func TestWriterTemplates(t *testing.T) {
 
 	writer.SetTemplates("debian", scaler.TemplateRequest{Deleted: true})
 	templatesUntil(t, writer, "deleted", func(states []scaler.TemplateState) bool { return len(states) == 0 })
-	for _, guest := range w.sim.Guests() {
-		if guest.VMID >= 9100 && guest.VMID <= 9109 {
-			t.Errorf("template %d still exists", guest.VMID)
-		}
-	}
-	for _, host := range []string{"pve-1", "pve-2"} {
-		for _, volume := range w.sim.Volumes(host) {
-			if strings.Contains(volume, "910") {
-				t.Errorf("%s still exists on %s", volume, host)
-			}
-		}
-	}
+	w.noTemplates(t)
 	history, err := w.History(t.Context(), time.Time{})
 	if err != nil {
 		t.Fatal(err)
@@ -221,4 +214,67 @@ func TestWriterTemplatesFail(t *testing.T) {
 	if guest, _ := w.sim.Guest(9100); guest.Config["name"] != "database" {
 		t.Errorf("the other owner's VM changed: %+v", guest)
 	}
+}
+
+// noTemplates checks that neither templates nor their images and disks exist.
+func (w *world) noTemplates(t *testing.T) {
+	t.Helper()
+	for _, guest := range w.sim.Guests() {
+		if guest.VMID >= 9100 && guest.VMID <= 9109 {
+			t.Errorf("template %d still exists", guest.VMID)
+		}
+	}
+	for _, host := range []string{"pve-1", "pve-2"} {
+		for _, volume := range w.sim.Volumes(host) {
+			if strings.Contains(volume, "910") {
+				t.Errorf("%s still exists on %s", volume, host)
+			}
+		}
+	}
+}
+
+// TestWriterTemplatesHostGone checks that the templates of a host that left the Proxmox
+// cluster are forgotten as soon as the request says so, also in the state, and that they
+// wait while the host is only down.
+func TestWriterTemplatesHostGone(t *testing.T) {
+	t.Parallel()
+	w := newTemplateWorld(t)
+	var gone atomic.Bool
+	writer := w.run(t, func(config *scaler.WriterConfig) {
+		config.Snapshot = func(ctx context.Context) (*topology.Snapshot, error) {
+			snapshot, err := w.client.Snapshot(ctx)
+			if err == nil && gone.Load() {
+				snapshot.Hosts = slices.DeleteFunc(snapshot.Hosts, func(h topology.Host) bool { return h.ID() == first })
+			}
+			return snapshot, err
+		}
+	})
+	writer.SetTemplates("debian", templates(t, oldImage, first, second))
+	templatesUntil(t, writer, "created", allReady(2))
+
+	w.sim.SetHostOnline("pve-1", false)
+	writer.SetTemplates("debian", scaler.TemplateRequest{Deleted: true})
+	templatesUntil(t, writer, "waiting for the host", func(states []scaler.TemplateState) bool {
+		return len(states) == 1 && states[0].Err != nil && strings.Contains(states[0].Err.Error(), "is offline")
+	})
+	gone.Store(true)
+	templatesUntil(t, writer, "waiting for the host", func(states []scaler.TemplateState) bool {
+		return len(states) == 1 && states[0].Err != nil && strings.Contains(states[0].Err.Error(), "is not part of the Proxmox cluster")
+	})
+	writer.SetTemplates("debian", scaler.TemplateRequest{Deleted: true, Gone: []topology.HostID{first}})
+	templatesUntil(t, writer, "forgotten", func(states []scaler.TemplateState) bool { return len(states) == 0 })
+	content, err := os.ReadFile(filepath.Join(w.stateDir, "states", "templates", string(first.Region), string(first.Host), "terraform.tfstate"))
+	if err != nil || strings.Contains(string(content), `"managed"`) {
+		t.Errorf("the state still has the template (%v):\n%s", err, content)
+	}
+	files, _, err := w.store.Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name := range files {
+		if strings.Contains(name, "templates/"+first.String()) {
+			t.Errorf("%s still exists", name)
+		}
+	}
+	w.underWay(t)
 }

@@ -111,30 +111,12 @@ func (p places) state(host topology.HostID, name string) string {
 	return filepath.Join(p.states, filepath.FromSlash(generator.RootDir(host)), name)
 }
 
-// workspace returns the workspace of a host.
+// workspace returns the workspace of a host's nodes, or of its templates if the change is
+// about them.
 func (s *Scaler) workspace(change *Change, at places, host topology.HostID) (*state.Workspace, error) {
-	config, err := s.workspaceConfig(at, host)
-	if err != nil {
-		return nil, err
-	}
-	if config.Files, err = s.rendered(change, host, at.dry); err != nil {
-		return nil, err
-	}
-	if config.BackendConfig, err = s.backendConfig(change, at, host); err != nil {
-		return nil, err
-	}
-	config.Dir = filepath.Join(at.work, filepath.FromSlash(generator.RootDir(host)))
-	config.Errored = at.state(host, erroredFile)
-	config.Parallelism = len(on(change.Added, host)) + len(on(change.Removed, host))
-	return state.New(config)
-}
-
-// workspaceConfig returns the part of the configuration of a workspace that all roots of a
-// host have in common.
-func (s *Scaler) workspaceConfig(at places, host topology.HostID) (state.Config, error) {
 	env, err := s.environment(at.work, host)
 	if err != nil {
-		return state.Config{}, err
+		return nil, err
 	}
 	config := state.Config{
 		Root:   at.work,
@@ -163,7 +145,31 @@ func (s *Scaler) workspaceConfig(at places, host topology.HostID) (state.Config,
 		// not help.
 		config.LockTimeout = 5 * time.Second
 	}
-	return config, nil
+
+	root := generator.RootDir(host)
+	if t := change.templates; t != nil {
+		root = generator.TemplateRootDir(host)
+		config.Files = t.root
+		config.Parallelism = 2
+		home := filepath.Join(at.states, filepath.FromSlash(root))
+		if err := workdir.Private(home); err != nil {
+			return nil, err
+		}
+		if s.keepsStates() {
+			config.BackendConfig = map[string]string{"path": filepath.Join(home, stateFile)}
+		}
+	} else {
+		config.Parallelism = len(on(change.Added, host)) + len(on(change.Removed, host))
+		if config.Files, err = s.rendered(change, host, at.dry); err != nil {
+			return nil, err
+		}
+		if config.BackendConfig, err = s.backendConfig(change, at, host); err != nil {
+			return nil, err
+		}
+	}
+	config.Dir = filepath.Join(at.work, filepath.FromSlash(root))
+	config.Errored = filepath.Join(at.states, filepath.FromSlash(root), erroredFile)
+	return state.New(config)
 }
 
 // environment returns the variables that log the provider in and make it trust the

@@ -144,12 +144,8 @@ const (
 )
 
 // grown returns the next, longer delay.
-func (d delay) grown(now time.Time) delay {
-	wait := longestDelay
-	if d.tries < 5 {
-		wait = min(longestDelay, shortestDelay<<d.tries)
-	}
-	return delay{until: now.Add(wait), tries: d.tries + 1}
+func (d delay) grown(now time.Time, longest time.Duration) delay {
+	return delay{until: now.Add(min(longest, shortestDelay<<min(d.tries, 10))), tries: d.tries + 1}
 }
 
 // Writer accepts requests to create and remove VMs at any time, and applies them in the

@@ -10,8 +10,8 @@ import (
 )
 
 // Request returns what a ProxmoxTemplate requests, and the name of its templates.
-func Request(pt *v1alpha1.ProxmoxTemplate, snapshot *topology.Snapshot) (scaler.TemplateRequest, string, error) {
-	return request(pt, snapshot)
+func Request(pt *v1alpha1.ProxmoxTemplate, snapshot *topology.Snapshot, states ...scaler.TemplateState) (scaler.TemplateRequest, string, error) {
+	return request(pt, snapshot, states)
 }
 
 // SetStatus sets the status of a ProxmoxTemplate.

@@ -51,6 +51,9 @@ const (
 const (
 	ReasonTemplateReady  = "TemplateReady"
 	ReasonTemplateFailed = "TemplateFailed"
+	// ReasonTemplateForgotten means that a host with a template left the Proxmox cluster, so
+	// that numaform cannot delete the template.
+	ReasonTemplateForgotten = "TemplateForgotten"
 )
 
 // Fleet creates and deletes templates.
@@ -140,9 +143,14 @@ func (c *Controller) reconcile(ctx context.Context, pt *v1alpha1.ProxmoxTemplate
 		stored = pt.DeepCopy()
 	}
 
-	request, current, err := request(pt, snapshot)
+	states, _ := c.config.Fleet.Templates(pt.Name)
+	request, current, err := request(pt, snapshot, states)
 	if err != nil {
 		return err
+	}
+	for _, host := range request.Gone {
+		c.config.Recorder.Publish(event.New(pt, corev1.EventTypeWarning, ReasonTemplateForgotten, fmt.Sprintf("host %s left the Proxmox cluster: "+
+			"numaform forgets its templates without deleting them: if the disks of the host are still used, delete the templates by hand", host), host.String()))
 	}
 	c.config.Fleet.SetTemplates(pt.Name, request)
 	states, known := c.config.Fleet.Templates(pt.Name)
@@ -170,8 +178,9 @@ func (c *Controller) reconcile(ctx context.Context, pt *v1alpha1.ProxmoxTemplate
 	return nil
 }
 
-// request returns what a ProxmoxTemplate requests, and the name of the templates.
-func request(pt *v1alpha1.ProxmoxTemplate, snapshot *topology.Snapshot) (scaler.TemplateRequest, string, error) {
+// request returns what a ProxmoxTemplate requests, and the name of the templates. states are
+// its templates.
+func request(pt *v1alpha1.ProxmoxTemplate, snapshot *topology.Snapshot, states []scaler.TemplateState) (scaler.TemplateRequest, string, error) {
 	spec := &pt.Spec
 	want := fleet.Template{
 		Of: pt.Name,
@@ -212,6 +221,15 @@ func request(pt *v1alpha1.ProxmoxTemplate, snapshot *topology.Snapshot) (scaler.
 		request.Templates = append(request.Templates, want)
 		if problem := hostProblem(host, &want); problem != "" {
 			request.Blocked[host.ID()] = problem
+		}
+	}
+	// Proxmox also lists hosts that are down. If the snapshot has no host of the region, the
+	// region was not read.
+	for i := range states {
+		at := states[i].Template.Host
+		inRegion := func(host topology.Host) bool { return host.Region == at.Region }
+		if snapshot.Host(at) == nil && slices.ContainsFunc(snapshot.Hosts, inRegion) && !slices.Contains(request.Gone, at) {
+			request.Gone = append(request.Gone, at)
 		}
 	}
 	return request, want.Name, nil

@@ -2,6 +2,7 @@ package template_test
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -168,5 +169,20 @@ func TestStatus(t *testing.T) {
 	template.SetStatus(pt, "debian-1", &scaler.TemplateRequest{}, nil)
 	if own := pt.StatusConditions().Get(v1alpha1.ConditionTemplatesReady); own.Reason != v1alpha1.ReasonNoHosts {
 		t.Errorf("without hosts: %+v", own)
+	}
+}
+
+// TestRequestOfAHostThatLeft checks that a host counts as gone if Proxmox no longer lists it,
+// but not if it is down, and not if its whole region was not read.
+func TestRequestOfAHostThatLeft(t *testing.T) {
+	t.Parallel()
+	on := func(host topology.HostID) scaler.TemplateState {
+		return scaler.TemplateState{Template: fleet.Template{Of: "debian", Host: host}}
+	}
+	left := topology.HostID{Region: "lab", Host: "pve-3"}
+	snapshot := hosts(func(host *topology.Host) { host.Online = false })
+	request, _, err := template.Request(debian(), snapshot, on(pve1), on(pve2), on(left), on(left), on(topology.HostID{Region: "x", Host: "pve-4"}))
+	if err != nil || !slices.Equal(request.Gone, []topology.HostID{left}) {
+		t.Errorf("gone: %v (%v), want %s", request.Gone, err, left)
 	}
 }
