@@ -45,6 +45,17 @@ func IsTemplate(name string) bool {
 // TemplateCall returns the address of the module call in a template's file.
 func TemplateCall(t *fleet.Template) string { return "module." + label(t.Name) }
 
+// TemplateImport returns the import that restores a template's VM to a lost state.
+func TemplateImport(t *fleet.Template) Import {
+	return Import{Address: TemplateCall(t) + ".proxmox_virtual_environment_vm.template", ID: fmt.Sprintf("%s/%d", t.Host.Host, t.VMID)}
+}
+
+// TemplateParts returns the addresses of the parts of a template besides its VM: the
+// properties that require another VM, and the image.
+func TemplateParts(t *fleet.Template) []string {
+	return []string{TemplateCall(t) + ".terraform_data.made_of", TemplateCall(t) + ".proxmox_download_file.image"}
+}
+
 // TemplateStateName returns the name of the state of a host's templates: see StateName.
 func TemplateStateName(clusterID string, host topology.HostID) string {
 	// No host has a slash in its name.

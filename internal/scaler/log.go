@@ -23,7 +23,7 @@ func (p *RootPlan) planned() []any {
 	var names []string
 	if t := p.templates; t != nil {
 		dir = generator.TemplateRootDir(p.Host)
-		for _, one := range slices.Concat(t.intent.Create, t.intent.Unfinished, t.intent.Delete) {
+		for _, one := range slices.Concat(t.intent.Create, t.intent.Unfinished, t.intent.Import, t.intent.Delete) {
 			names = append(names, one.Name)
 		}
 	}

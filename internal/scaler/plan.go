@@ -217,7 +217,7 @@ func (s *Scaler) planHost(ctx context.Context, change *Change, plan *RootPlan, a
 		return err
 	}
 	if plan.templates != nil {
-		return s.planTemplates(ctx, plan)
+		return s.planTemplates(ctx, change, plan)
 	}
 	whole = whole || recovery.Crashed || len(recovery.Lost) > 0 || len(on(change.Foreign, plan.Host)) > 0
 

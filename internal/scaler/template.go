@@ -544,8 +544,8 @@ func (s *Scaler) templateVMID(c *templateChange) (fleet.VMID, error) {
 
 // planTemplates plans the templates of a host, or removes them from the state if the host
 // left the Proxmox cluster.
-func (s *Scaler) planTemplates(ctx context.Context, plan *RootPlan) (err error) {
-	t := plan.templates
+func (s *Scaler) planTemplates(ctx context.Context, change *Change, plan *RootPlan) (err error) {
+	t := change.templates
 	if t.gone {
 		resources, err := plan.workspace.Resources(ctx)
 		if err != nil {
@@ -564,8 +564,56 @@ func (s *Scaler) planTemplates(ctx context.Context, plan *RootPlan) (err error) 
 		}
 		return nil
 	}
-	if plan.Plan, err = plan.workspace.Plan(ctx, state.PlanOptions{Refresh: true}); err != nil {
+	options := state.PlanOptions{Refresh: true}
+	if plan.Plan, err = plan.workspace.Plan(ctx, options); err != nil {
 		return fmt.Errorf("planning the templates of %s: %w", plan.Host, err)
+	}
+
+	// Import the templates that exist and that the state lacks. Their parts are created in a
+	// change before: Proxmox does not download an image again, but the creation of a part
+	// together with the import would replace the VM.
+	known := map[string]bool{}
+	for _, rc := range plan.Plan.JSON.ResourceChanges {
+		known[rc.Address] = rc.Change.Before != nil
+	}
+	lost := func(one fleet.Template) bool { return !known[generator.TemplateImport(&one).Address] }
+	var imports []fleet.Template
+	for _, one := range t.filed[t.host] {
+		if !slices.ContainsFunc(slices.Concat(t.intent.Keep, t.intent.Delete), func(other fleet.Template) bool { return other.VMID == one.VMID }) || !lost(one) {
+			continue
+		}
+		imports = append(imports, one)
+		if parts := generator.TemplateParts(&one); !known[parts[0]] {
+			options.Targets = append(options.Targets, parts...)
+		} else {
+			options.Imports = append(options.Imports, generator.TemplateImport(&one))
+		}
+	}
+	if len(imports) == 0 {
+		s.check(plan)
+		return nil
+	}
+
+	// Nothing else changes, so the files stay as they are.
+	change.Why = "restore the state of the templates of " + plan.Host.String()
+	change.AfterFiles = change.BeforeFiles
+	t.intent = guard.TemplateIntent{ClusterID: t.intent.ClusterID, VMIDs: t.intent.VMIDs, Targeted: true}
+	if len(options.Targets) > 0 {
+		options.Imports = nil
+		t.intent.Keep = imports
+	} else {
+		t.intent.Import = imports
+		for i := range imports {
+			options.Targets = append(options.Targets, generator.TemplateCall(&imports[i]))
+		}
+	}
+	options.Files = map[string][]byte{}
+	for i := range imports {
+		name := generator.TemplateFile(&imports[i])
+		options.Files[name] = change.BeforeFiles[name]
+	}
+	if plan.Plan, err = plan.workspace.Plan(ctx, options); err != nil {
+		return fmt.Errorf("planning to restore the state of the templates of %s: %w", plan.Host, err)
 	}
 	s.check(plan)
 	return nil
@@ -645,7 +693,7 @@ func refs(templates []fleet.Template) []audit.TemplateRef {
 // applyTemplates reads Proxmox again, and applies a plan of templates if it is still valid.
 func (s *Scaler) applyTemplates(ctx context.Context, plan *RootPlan) error {
 	c := plan.templates
-	changing := slices.Concat(c.intent.Create, c.intent.Unfinished, c.intent.Delete)
+	changing := slices.Concat(c.intent.Create, c.intent.Unfinished, c.intent.Import, c.intent.Delete)
 	var vmids []fleet.VMID
 	for i := range changing {
 		vmids = append(vmids, changing[i].VMID)

@@ -216,6 +216,47 @@ func TestWriterTemplatesFail(t *testing.T) {
 	}
 }
 
+// TestWriterTemplatesLost checks that templates which the state lost are imported by their
+// markers: before a change, and before they are deleted.
+func TestWriterTemplatesLost(t *testing.T) {
+	t.Parallel()
+	w := newTemplateWorld(t)
+	writer := w.run(t, nil)
+	want := templates(t, oldImage, first)
+	writer.SetTemplates("debian", want)
+	templatesUntil(t, writer, "created", allReady(1))
+	before, _ := w.sim.Guest(9100)
+	lose := func() {
+		t.Helper()
+		templatesUntil(t, writer, "applied", func([]scaler.TemplateState) bool { return !writer.Busy() })
+		if err := os.Remove(filepath.Join(w.stateDir, "states", "templates", string(first.Region), string(first.Host), "terraform.tfstate")); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	lose()
+	want.Templates[0].Tags = []string{"new"}
+	writer.SetTemplates("debian", want)
+	states := templatesUntil(t, writer, "imported", func(states []scaler.TemplateState) bool {
+		guest, _ := w.sim.Guest(9100)
+		return strings.Contains(guest.Config["tags"], "new") && allReady(1)(states)
+	})
+	after, _ := w.sim.Guest(9100)
+	for _, option := range []string{"scsi0", "vmgenid", "smbios1", "net0", "template", "description"} {
+		if before.Config[option] != after.Config[option] {
+			t.Errorf("%s was %q, is %q", option, before.Config[option], after.Config[option])
+		}
+	}
+	if len(states) != 1 || states[0].Template.VMID != 9100 {
+		t.Errorf("not exactly the template that was lost: %+v", states)
+	}
+
+	lose()
+	writer.SetTemplates("debian", scaler.TemplateRequest{Deleted: true})
+	templatesUntil(t, writer, "deleted", func(states []scaler.TemplateState) bool { return len(states) == 0 })
+	w.noTemplates(t)
+}
+
 // noTemplates checks that neither templates nor their images and disks exist.
 func (w *world) noTemplates(t *testing.T) {
 	t.Helper()
