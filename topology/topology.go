@@ -338,6 +338,9 @@ type Template struct {
 	// Drives are the slots of the template's other drives, sorted. A clone has the same
 	// drives.
 	Drives []string `json:"drives,omitempty"`
+	// OtherStorages are the storages of the template's other drives, including CD images,
+	// EFI disk and TPM state, sorted and without Storage.
+	OtherStorages []string `json:"other_storages,omitempty"`
 	// CloudInit reports whether one of the Drives is a cloud-init drive.
 	CloudInit bool `json:"cloud_init,omitempty"`
 	// Options are the template's config keys that a clone inherits: scsihw, ostype,

@@ -366,6 +366,10 @@ var rootOnly = []string{"affinity", "args", "hookscript", "hugepages", "keephuge
 
 var diskPattern = regexp.MustCompile(`^(scsi|virtio|sata|ide)\d+$`)
 
+// driveKey matches the options of drives whose storages matter to a clone on another host
+// (qemu-server 9.2.6, PVE/API2/Qemu.pm:282-323).
+var driveKey = regexp.MustCompile(`^((scsi|virtio|sata|ide)\d+|efidisk0|tpmstate0)$`)
+
 // cloudInitDrive matches a drive that Proxmox generates (qemu-server,
 // PVE/QemuServer/Drive.pm: drive_is_cloudinit).
 var cloudInitDrive = regexp.MustCompile(`^[^,]*[:/](?:vm-\d+-)?cloudinit(?:\.(?:raw|qcow2|vmdk))?(?:,|$)`)
@@ -415,6 +419,14 @@ func readBootDisk(t *topology.Template, config values) error {
 		return fmt.Errorf("its boot disk %s is not on a storage: import it into one", t.DiskInterface)
 	}
 	t.Storage = storage
+	for key, value := range config {
+		volume, _, _ := strings.Cut(value, ",")
+		name, _, ok := strings.Cut(volume, ":")
+		if ok && driveKey.MatchString(key) && name != storage && !slices.Contains(t.OtherStorages, name) {
+			t.OtherStorages = append(t.OtherStorages, name)
+		}
+	}
+	slices.Sort(t.OtherStorages)
 
 	err := fmt.Errorf("the size of its boot disk %s is unknown: qm disk rescan --vmid %d", t.DiskInterface, t.VMID)
 	var repeated []string

@@ -42,17 +42,18 @@ func TestTemplates(t *testing.T) {
 			func(w *topology.Template) {
 				delete(w.Options, "boot")
 				delete(w.Options, "scsi0")
-				w.DiskInterface, w.Storage, w.DiskGiB = "virtio0", "ceph", 2048
+				w.DiskInterface, w.Storage, w.DiskGiB, w.OtherStorages = "virtio0", "ceph", 2048, []string{"local-lvm"}
 			}, "",
 		},
 		{
 			"more disks",
-			map[string]any{"scsi10": "x:y,size=1G", "scsi2": "x:y,size=1G", "scsihw": "pvscsi", "scsi0": "a:b,format=qcow2,ssd=1,size=4G,cache=none"},
+			map[string]any{"scsi10": "x:y,size=1G", "scsi2": "x:y,size=1G", "efidisk0": "b:c,size=4M", "tpmstate0": "d:e,size=4M", "ide0": "none,media=cdrom", "scsihw": "pvscsi", "scsi0": "a:b,format=qcow2,ssd=1,size=4G,cache=none"},
 			func(w *topology.Template) {
-				w.Storage, w.Drives, w.Options["scsi0"], w.Options["scsihw"] = "a", []string{"ide2", "scsi10", "scsi2"}, "ssd=1,cache=none", "pvscsi"
+				w.Storage, w.Drives, w.Options["scsi0"], w.Options["scsihw"] = "a", []string{"ide0", "ide2", "scsi10", "scsi2"}, "ssd=1,cache=none", "pvscsi"
+				w.OtherStorages = []string{"b", "d", "local-lvm", "x"}
 			}, "",
 		},
-		{"an ISO", map[string]any{"ide2": "local:iso/cloudinit-tools.iso,media=cdrom"}, func(w *topology.Template) { w.CloudInit = false }, ""},
+		{"an ISO", map[string]any{"ide2": "local:iso/cloudinit-tools.iso,media=cdrom"}, func(w *topology.Template) { w.CloudInit, w.OtherStorages = false, []string{"local"} }, ""},
 		{"only disk", map[string]any{"boot": nil}, func(w *topology.Template) { delete(w.Options, "boot") }, ""},
 		{
 			"agent with options",
