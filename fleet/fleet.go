@@ -177,7 +177,7 @@ type Spec struct {
 	// Template is the name of the template on each host.
 	Template string `json:"template"`
 	// TemplateVMID identifies the template among templates of the same name on the VM's
-	// host; 0 if the name is unique.
+	// host, or the template of another host; 0 if the name is unique on the VM's host.
 	TemplateVMID VMID      `json:"template_vmid,omitempty"`
 	Clone        CloneKind `json:"clone"`
 	// CPUType is the Proxmox CPU type, such as "host" or "x86-64-v2-AES".
@@ -307,7 +307,7 @@ type VM struct {
 	Name string `json:"name"`
 	Spec
 	Placement
-	// Source is the template on the VM's host from which it is cloned.
+	// Source is the template from which the VM is cloned.
 	Source Source `json:"source"`
 	// Standby is set from the creation of a standby VM until it is woken; the VM is
 	// stopped meanwhile. It is never set again.
@@ -345,7 +345,9 @@ type Timeouts struct {
 
 // Source is the template of a VM, with the options that the VM inherits.
 type Source struct {
-	VMID          VMID              `json:"vmid"`
+	VMID VMID `json:"vmid"`
+	// Host is the template's host if it is another host of the VM's Proxmox cluster, or "".
+	Host          topology.HostName `json:"host,omitempty"`
 	DiskInterface string            `json:"disk_interface"`
 	DiskGiB       int64             `json:"disk_gib"`
 	Storage       string            `json:"storage"`

@@ -1,6 +1,7 @@
 package generator_test
 
 import (
+	stdcmp "cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -51,6 +52,13 @@ func TestAppliesWithoutDrift(t *testing.T) {
 			vm.Source.Options["virtio0"] = "discard=on,iothread=1"
 			vm.DataDisks = []fleet.DataDisk{{Interface: "scsi0", SizeGiB: 100, Storage: "local-lvm"}, {Interface: "scsi2", SizeGiB: 7, Storage: "local-lvm"}}
 		},
+		"template of another host": func(vm *fleet.VM) {
+			vm.Source.Host, vm.Source.Storage, vm.DiskGiB = "pve-2", "nas", 25
+		},
+		"full clone of another host's template": func(vm *fleet.VM) {
+			vm.Source.Host, vm.Source.Storage = "pve-2", "nas"
+			vm.Clone, vm.Storage, vm.DiskGiB = fleet.CloneFull, "san", 25
+		},
 		"full": func(vm *fleet.VM) {
 			vm.Clone, vm.Storage, vm.DiskGiB = fleet.CloneFull, "local-lvm", 30
 			vm.Networks = []fleet.Network{{Bridge: "vmbr0", VLAN: 12, Firewall: true}, {Bridge: "vmbr0", Model: "e1000", MAC: "BC:24:11:0A:FF:01"}}
@@ -70,6 +78,7 @@ func TestAppliesWithoutDrift(t *testing.T) {
 				t.Errorf("running %v, waiting for a restart: %v", made.Running, made.Pending)
 			}
 			s.wantMarker(t, made)
+			s.wantCloneFrom(t, stdcmp.Or(s.vm.Source.Host, s.vm.Host.Host))
 			s.wantDisks(t, made)
 			if net1 := made.Config["net1"]; name == "full" && !strings.Contains(net1, "e1000=BC:24:11:0A:FF:01") {
 				t.Errorf("net1 is %q", net1)
@@ -84,6 +93,76 @@ func TestAppliesWithoutDrift(t *testing.T) {
 			}
 			s.wantNoChanges(t)
 			s.removeVM(t)
+		})
+	}
+}
+
+// wantCloneFrom checks that the VM was cloned in one call to the host of the template, and was
+// never migrated.
+func (s *hostRoot) wantCloneFrom(t *testing.T, host topology.HostName) {
+	t.Helper()
+	target := ""
+	if host != s.vm.Host.Host {
+		target = string(s.vm.Host.Host)
+	}
+	clones := 0
+	for _, call := range s.proxmox.Calls() {
+		switch {
+		case call.Method == "POST" && strings.HasSuffix(call.Path, "/clone"):
+			clones++
+			if call.Host != string(host) || call.Params["target"] != target {
+				t.Errorf("cloned on %s with target %q, want %s and %q", call.Host, call.Params["target"], host, target)
+			}
+		case call.Method == "POST" && strings.HasSuffix(call.Path, "/migrate"):
+			t.Errorf("the VM was migrated: %v", call.Params)
+		}
+	}
+	if clones != 1 {
+		t.Errorf("%d clones, want 1", clones)
+	}
+}
+
+// TestProviderMigratesLocalClones checks why numaform never lets the provider clone a template
+// of another host that is not on shared storage: the provider clones on that host and migrates
+// the VM, for which numaform's token lacks the privilege, so that the clone stays there. It also
+// checks that Proxmox refuses such a clone on a local storage of the VM's host.
+func TestProviderMigratesLocalClones(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		change func(vm *fleet.VM)
+		failed string
+	}{
+		"local template": {change: func(vm *fleet.VM) { vm.Source.Host = "pve-2" }},
+		"local target": {
+			change: func(vm *fleet.VM) {
+				vm.Source.Host, vm.Source.Storage, vm.Clone, vm.Storage = "pve-2", "nas", fleet.CloneFull, "local-lvm"
+			},
+			failed: "can't clone to non-shared storage 'local-lvm'",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newHostRoot(t, tt.change)
+			s.engine.Run(t, s.dir, "init", "-no-color", "-input=false")
+			out, err := s.engine.Try(t, s.dir, "apply", "-no-color", "-auto-approve")
+			if tt.failed != "" {
+				if err == nil || !strings.Contains(strings.Join(strings.Fields(strings.ReplaceAll(out, "│", " ")), " "), tt.failed) {
+					t.Errorf("got %v, want %q:\n%s", err, tt.failed, out)
+				}
+				return
+			}
+			var migrations []pvesim.Call
+			for _, call := range s.proxmox.Calls() {
+				if call.Method == "POST" && strings.HasSuffix(call.Path, "/migrate") {
+					migrations = append(migrations, call)
+				}
+			}
+			if len(migrations) != 1 || !strings.HasPrefix(migrations[0].Path, "/nodes/pve-2/") || migrations[0].Params["target"] != "pve-1" || migrations[0].Status != 403 {
+				t.Errorf("migrations %+v, want one to pve-1, without the privilege: %v\n%s", migrations, err, out)
+			}
+			if got := s.guest(t).Host; got != "pve-2" {
+				t.Errorf("the clone is on %s, want pve-2", got)
+			}
 		})
 	}
 }
@@ -205,7 +284,7 @@ func newHostRoot(t *testing.T, change func(*fleet.VM)) *hostRoot {
 	if len(vm.DataDisks) > 0 {
 		drives = []string{"scsi1"}
 	}
-	server := startProxmox(t, vm.Source, drives...)
+	server := startProxmox(t, &vm.Source, drives...)
 	f := fleetOf(vm)
 	f.Backend = fleet.Backend{}
 	f.Regions[0].Endpoint, f.Regions[0].Insecure = server.URL(), true
@@ -226,8 +305,9 @@ func newHostRoot(t *testing.T, change func(*fleet.VM)) *hostRoot {
 }
 
 // startProxmox starts a simulated Proxmox with one host, which has two NUMA nodes and the
-// template with additional drives.
-func startProxmox(t *testing.T, template fleet.Source, drives ...string) *pvesim.Server {
+// template with additional drives. If the template is on another host, that host exists, too,
+// and both have the shared storages nas and san.
+func startProxmox(t *testing.T, template *fleet.Source, drives ...string) *pvesim.Server {
 	t.Helper()
 	host := topology.Host{Region: somewhere.Region, Name: somewhere.Host, Machine: topology.Machine{MemoryMiB: 65536}}
 	for node := range 2 {
@@ -241,8 +321,19 @@ func startProxmox(t *testing.T, template fleet.Source, drives ...string) *pvesim
 		VMID: int(template.VMID), Name: "debian", DiskInterface: template.DiskInterface, DiskGiB: template.DiskGiB,
 		Storage: template.Storage, Options: template.Options, Drives: drives,
 	}}
+	hosts := []topology.Host{host}
+	if template.Host != "" {
+		images := []string{"images", "iso"}
+		hosts[0].Storages = []topology.Storage{
+			{Name: "local-lvm", Type: "lvmthin", Active: true, Content: images},
+			{Name: "nas", Type: "nfs", Shared: true, Active: true, Content: images},
+			{Name: "san", Type: "rbd", Shared: true, Active: true, Content: images},
+		}
+		hosts = append(hosts, hosts[0])
+		hosts[0].Templates, hosts[1].Name = nil, template.Host
+	}
 	server, err := pvesim.New(pvesim.Config{
-		Pools: []string{"nodes"}, Hosts: []topology.Host{host}, RootPassword: pvesim.DefaultRootPassword,
+		Pools: []string{"nodes"}, Hosts: hosts, RootPassword: pvesim.DefaultRootPassword,
 		Tokens: []pvesim.Token{{ID: pvesim.DefaultToken, Secret: pvesim.DefaultTokenSecret, FullPrivileges: true}},
 		Roles:  []pvesim.Role{allPrivileges()},
 		ACL:    []pvesim.ACL{{Path: "/", Subject: "numaform@pve", Role: "Test"}},

@@ -322,6 +322,10 @@ func (c *checker) disks(vm *fleet.VM) {
 	source := vm.Source
 	c.require(vm.Adopted() || fleet.MinVMID <= source.VMID && source.VMID <= fleet.MaxVMID && source.VMID != vm.VMID, "source.vmid",
 		"%d: must be the VMID of template %s on host %s", source.VMID, vm.Template, vm.Host)
+	if source.Host != "" {
+		c.match("source.host", string(source.Host), placeName, "must be the name of the host with the template")
+		c.require(source.Host != vm.Host.Host, "source.host", "%s: must be empty for a template on the VM's host", source.Host)
+	}
 	c.require(0 <= vm.TemplateVMID && vm.TemplateVMID <= fleet.MaxVMID, "template_vmid",
 		"%d: must be the VMID of a template, or 0 if the template name is unique", vm.TemplateVMID)
 	c.size("source.disk_gib", source.DiskGiB, 0)

@@ -95,6 +95,7 @@ func drawVM(t *rapid.T, id fleet.VMID) fleet.VM {
 		vm.Cells = drawCells(t, vm.VCPUs)
 		drawHugePages(t, &vm)
 	}
+	vm.Source.Host = rapid.SampledFrom([]topology.HostName{"", "pve-7"}).Draw(t, "source host")
 	vm.Spread = rapid.SampledFrom([]fleet.Spread{"", fleet.SpreadHosts}).Draw(t, "spread")
 	vm.WholeCores = vm.Policy == fleet.PolicyDedicated && rapid.Bool().Draw(t, "whole cores")
 	vm.Standby = rapid.Bool().Draw(t, "standby")

@@ -46,9 +46,10 @@ type call struct {
 }
 
 type clone struct {
-	VMID        fleet.VMID `json:"vm_id"`
-	Full        bool       `json:"full"`
-	DatastoreID string     `json:"datastore_id,omitempty"`
+	VMID        fleet.VMID        `json:"vm_id"`
+	Host        topology.HostName `json:"node_name,omitempty"`
+	Full        bool              `json:"full"`
+	DatastoreID string            `json:"datastore_id,omitempty"`
 }
 
 type cpu struct {
@@ -123,7 +124,7 @@ type deviceAddress struct {
 	fleet.Address
 }
 
-// source is fleet.Source without the VMID, which is in clone.
+// source is fleet.Source without the VMID and the host, which are in clone.
 type source struct {
 	DiskInterface string            `json:"disk_interface"`
 	DiskGiB       int64             `json:"disk_gib"`
@@ -223,7 +224,7 @@ func callOf(clusterID string, vm *fleet.VM) (*call, error) {
 		Tags:          vm.Tags,
 		ResourcePool:  vm.ResourcePool,
 		InstanceType:  vm.InstanceType,
-		Clone:         clone{VMID: vm.Source.VMID},
+		Clone:         clone{VMID: vm.Source.VMID, Host: vm.Source.Host},
 		CPU:           guestCPU(vm),
 		MemoryMiB:     vm.MemoryMiB,
 		PCIDevices:    vm.PCIDevices,
@@ -375,6 +376,7 @@ func vmOf(region topology.RegionName, moduleHash string, c *call, groups []strin
 		},
 		Source: fleet.Source{
 			VMID:          c.Clone.VMID,
+			Host:          c.Clone.Host,
 			DiskInterface: r.Source.DiskInterface,
 			DiskGiB:       r.Source.DiskGiB,
 			Storage:       r.Source.Storage,

@@ -157,6 +157,8 @@ func TestRefusesVM(t *testing.T) {
 		"template below":      {func(v *fleet.VM) { v.Source.VMID = fleet.MinVMID - 1 }, "source.vmid: 99"},
 		"template above":      {func(v *fleet.VM) { v.Source.VMID = fleet.MaxVMID + 1 }, "source.vmid: 1000000000"},
 		"template is itself":  {func(v *fleet.VM) { v.Source.VMID = v.VMID }, "source.vmid: 2001"},
+		"source is its host":  {func(v *fleet.VM) { v.Source.Host = "pve-1" }, "source.host: pve-1: must be empty for a template on the VM's host"},
+		"source of no host":   {func(v *fleet.VM) { v.Source.Host = "pve-2/../x" }, `source.host "pve-2/../x": must be the name of the host with the template`},
 		"template's disk":     {func(v *fleet.VM) { v.Source.DiskGiB = -1 }, "source.disk_gib: -1"},
 		"growing nothing":     {func(v *fleet.VM) { v.DiskGiB, v.Source.DiskInterface = 40, "" }, "source.disk_interface: is empty: must be the slot"},
 		"growing nowhere":     {func(v *fleet.VM) { v.DiskGiB, v.Source.Storage = 40, "" }, "source.storage: is empty: must be the storage of the boot disk"},

@@ -86,7 +86,7 @@ resource "proxmox_virtual_environment_vm" "node" {
   # clone that it made.
   clone {
     vm_id        = var.clone.vm_id
-    node_name    = var.node_name
+    node_name    = coalesce(var.clone.node_name, var.node_name)
     full         = var.clone.full
     datastore_id = var.clone.datastore_id
     retries      = 1

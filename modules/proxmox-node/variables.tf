@@ -33,7 +33,7 @@ variable "vm_id" {
 }
 
 variable "node_name" {
-  description = "Proxmox host on which the VM is created. Its template must be on the same host."
+  description = "Proxmox host on which the VM is created."
   type        = string
   nullable    = false
 }
@@ -75,9 +75,10 @@ variable "instance_type" {
 }
 
 variable "clone" {
-  description = "Template to clone, on the same host. datastore_id takes the disks of a full clone; a linked clone's stay where the template is."
+  description = "Template to clone. node_name is its host, if that is not the VM's host; all drives of the template must then be on shared storages. datastore_id takes the disks of a full clone; a linked clone's stay where the template is."
   type = object({
     vm_id        = number
+    node_name    = optional(string)
     full         = bool
     datastore_id = optional(string, "")
   })

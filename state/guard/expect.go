@@ -35,6 +35,10 @@ func (c *checker) expect(rc *tfjson.ResourceChange, r *request) {
 		c.deny(RuleExpected, rc.Address, fmt.Sprintf("the VM's file has security groups of network devices, which the modules %.40q do not support: restore the file, or replace the node", r.Module))
 		return
 	}
+	if r.inputs.Clone.Host != "" && !module.remote {
+		c.deny(RuleExpected, rc.Address, fmt.Sprintf("the VM's file clones a template of another host, which the modules %.40q do not support: restore the file, or replace the node", r.Module))
+		return
+	}
 	if module.adopted && rc.Change.Before == nil {
 		c.deny(RuleExpected, rc.Address, fmt.Sprintf("numaform adopted VM %d, and cannot create it again: "+
 			"if the VM no longer exists, run numaform remove %s, and the pods get another node", r.VMID, nameOf(rc.Address)))

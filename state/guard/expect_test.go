@@ -1,6 +1,7 @@
 package guard_test
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -195,6 +196,40 @@ func changedBy(block map[string]any, values ...any) map[string]any {
 		changed[values[i].(string)] = values[i+1]
 	}
 	return changed
+}
+
+// TestCheckSource checks that a VM is cloned only from the template on the host in its file, and
+// that modules without templates of other hosts are not called with one.
+func TestCheckSource(t *testing.T) {
+	t.Parallel()
+	source := arguments + "clone.constant_value.node_name"
+	planned := after + "clone.0.node_name"
+	for name, tt := range map[string]struct {
+		module string
+		edits  edits
+		part   string
+	}{
+		"template of another host":  {"", edits{source: "pve-2", planned: "pve-2"}, ""},
+		"another host than planned": {"", edits{source: "pve-2"}, `clone[0].node_name is "pve-1", expected "pve-2"`},
+		"a host not in the file":    {"", edits{planned: "pve-2"}, `clone[0].node_name is "pve-2", expected "pve-1"`},
+		"an earlier module":         {"f95ae3a2e756d6a4", edits{source: "pve-2", planned: "pve-2"}, "clones a template of another host, which the modules \"f95ae3a2e756d6a4\" do not support"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			plan := edited(t, "create", tt.edits)
+			request := filled(plan, both)
+			for i := range request.Create {
+				request.Create[i].Module = cmp.Or(tt.module, request.Create[i].Module)
+			}
+			v := guard.Check(plan, request, guard.DefaultRules())
+			if tt.part == "" && v.Decision != guard.Allow {
+				t.Errorf("want allowed, got\n%s", v)
+			}
+			if tt.part != "" && !has(v, guard.Deny, guard.RuleExpected, tt.part) {
+				t.Errorf("want denied by expected with %q, got\n%s", tt.part, v)
+			}
+		})
+	}
 }
 
 // TestCheckDisks checks that a VM has exactly the boot disk and the data disks in its file,

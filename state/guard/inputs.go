@@ -45,6 +45,7 @@ type inputs struct {
 
 type cloneInputs struct {
 	VMID        int64  `json:"vm_id"`
+	Host        string `json:"node_name"`
 	Full        bool   `json:"full"`
 	DatastoreID string `json:"datastore_id"`
 }
@@ -150,6 +151,8 @@ type nodeModule struct {
 	options bool
 	// deviceGroups is set if the release has security groups of single network devices.
 	deviceGroups bool
+	// remote is set if the release clones templates of other hosts.
+	remote bool
 	// adopted is set for the modules of adopted VMs.
 	adopted bool
 }
@@ -163,6 +166,7 @@ var nodeModules = map[string]nodeModule{
 	"2eb0b7e97a74c03e": {migrate: waitLong, standby: true},
 	"f95ae3a2e756d6a4": {migrate: waitLong, standby: true, options: true},
 	"33b01d5508ee4608": {migrate: waitLong, standby: true, options: true, deviceGroups: true},
+	"da59ea1a23b689cb": {migrate: waitLong, standby: true, options: true, deviceGroups: true, remote: true},
 	modules.Adopted:    {migrate: waitLong, adopted: true},
 }
 
@@ -229,7 +233,7 @@ func (m nodeModule) node(in *inputs) values {
 		"mac_addresses": computed{}, "network_interface_names": computed{},
 
 		"node_name": ignored{in.Host}, "clone": ignored{blocks{values{
-			"vm_id": in.Clone.VMID, "node_name": in.Host, "full": in.Clone.Full, "datastore_id": in.Clone.DatastoreID, "retries": int64(1),
+			"vm_id": in.Clone.VMID, "node_name": cmp.Or(in.Clone.Host, in.Host), "full": in.Clone.Full, "datastore_id": in.Clone.DatastoreID, "retries": int64(1),
 		}}},
 		"disk": ignored{disks(in)}, "hostpci": ignored{pciDevices(in)},
 		"acpi": ignored{true}, "keyboard_layout": ignored{"en-us"}, "tablet_device": ignored{or(hardware.Tablet, true)},
