@@ -104,7 +104,7 @@ func (c *CloudProvider) otherImage(claim *karpv1.NodeClaim, class *v1alpha1.Prox
 		return false
 	}
 	type templatesKey struct{ class, version string }
-	templates, _ := memoized(&c.memo, snapshot, templatesKey{class.Name, class.ResourceVersion}, func() (map[topology.HostID]topology.Template, error) {
+	templates, _ := memoized(&c.memo, snapshot, templatesKey{class.Name, class.ResourceVersion}, func() (map[topology.HostID]scheduling.HostTemplate, error) {
 		return scheduling.EvaluateClass(class, snapshot, c.config.ClusterID, c.config.Types).Templates, nil
 	})
 	template, known := templates[host]

@@ -70,6 +70,10 @@ func TestIsDrifted(t *testing.T) {
 			w.snapshot.Hosts[1].Guests, w.snapshot.Hosts[0].Guests = w.snapshot.Hosts[0].Guests, nil
 			w.snapshot.Hosts[1].Guests[0].Lock = "migrate"
 		}, ""},
+		{"being cloned from another host's template", func(_ *testing.T, w *world, _ *karpv1.NodeClaim) {
+			w.snapshot.Hosts[1].Guests, w.snapshot.Hosts[0].Guests = w.snapshot.Hosts[0].Guests, nil
+			w.snapshot.Hosts[1].Guests[0].Lock = "clone"
+		}, ""},
 		{"seen on both hosts", func(_ *testing.T, w *world, _ *karpv1.NodeClaim) {
 			w.snapshot.Hosts[1].Guests = append(w.snapshot.Hosts[1].Guests, guest(vm(pve1, 2000)))
 		}, ""},

@@ -135,7 +135,8 @@ type ownGuest struct {
 	guestID
 	host topology.HostID
 	name string
-	// moving is set while the guest is migrated to another host.
+	// moving is set while the guest is migrated to another host, or cloned on the host of its
+	// template.
 	moving bool
 }
 
@@ -170,7 +171,7 @@ func viewGuests(snapshot *topology.Snapshot, clusterID string) *guestView {
 			switch {
 			case guest.Key != "" && guest.ClusterID == clusterID:
 				key := fleet.Key(guest.Key)
-				view.own[key] = append(view.own[key], ownGuest{guestID: id, host: host.ID(), name: guest.Name, moving: guest.Lock == "migrate"})
+				view.own[key] = append(view.own[key], ownGuest{guestID: id, host: host.ID(), name: guest.Name, moving: guest.Lock == "migrate" || guest.Lock == "clone"})
 			case guest.Key != "":
 			case read:
 				view.unmarked[id] = guest.Name

@@ -29,7 +29,7 @@ func kproximateOptions() []option {
 		{kindEnvironment, "kpNodeMemory", "instance-types.json [].capacity.memory", "one instance type of family kp", noted},
 		{kindEnvironment, "maxKpNodes", "NodePool spec.limits.cpu", "the limit is the vCPUs of this number of nodes", noted},
 		{kindEnvironment, "kpNodeTemplateName", "ProxmoxNodeClass spec.template.name", "", func(c *conversion, at *place) { put(c.spec(kpxName), "template.name", nil, text(at.value)) }},
-		{kindEnvironment, "kpLocalTemplateStorage", "", "numaform clones on the host of the template, as with true. With false, create the template on each host under the same name, or name its host in hosts of the class", kpxLocal},
+		{kindEnvironment, "kpLocalTemplateStorage", "", "as with false, numaform clones a template on shared storage to each host that has the storage. Other templates must be on each host under the same name", kpxLocal},
 		{kindEnvironment, "kpNodeLabels", "NodePool spec.template.metadata.labels.*", "without TargetHost: all nodes have the host as topology.kubernetes.io/zone, and the region of numaform.yaml as topology.kubernetes.io/region", kpxLabels},
 		{kindEnvironment, "kpQemuExecJoin", "ProxmoxNodeClass spec.metadata.type", "true is agent, false is none", elsewhere},
 		{kindEnvironment, "kpJoinCommand", "Secret stringData.join-command", "it runs up to three times, so it must be idempotent, and the Node must register with the taint karpenter.sh/unregistered:NoExecute and the name of the VM: see docs/join.md", kpxJoin},

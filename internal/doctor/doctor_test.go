@@ -282,6 +282,15 @@ func TestFindsOnHosts(t *testing.T) {
 			p.sim.Hosts[0].Storages, p.Classes[0].Spec.Clone = storages(13<<10), v1alpha1.CloneLinked
 		}, doctor.OK, "template", []string{"class workers on homelab/pve-1: debian-13-k8s (VMID 9001, 8 GiB on local-lvm)"}},
 		{"missing on one host", func(p *patient) { p.sim.Hosts[0].Templates = nil }, doctor.Warn, "template", []string{"pve-1: has no template", "create the template there"}},
+		{"template of another host", func(p *patient) {
+			for i := range p.sim.Hosts {
+				p.sim.Hosts[i].Storages = storages(64 << 10)
+				p.sim.Hosts[i].Storages[0].Type, p.sim.Hosts[i].Storages[0].Shared = "rbd", true
+				if i != 1 {
+					p.sim.Hosts[i].Templates = nil
+				}
+			}
+		}, doctor.OK, "template", []string{"class workers on homelab/pve-1: debian-13-k8s (VMID 9002, 8 GiB on local-lvm), cloned from pve-2"}},
 		{"class that cannot be", func(p *patient) { p.Classes[0].Spec.Template.Name = "" }, doctor.Fail, "class", []string{"class workers", "spec.template"}},
 		{"no host of it", func(p *patient) { p.Classes[0].Spec.Region = "elsewhere" }, doctor.Fail, "class", []string{"no Proxmox host matches its spec.region"}},
 		{"seeds nowhere", func(p *patient) {

@@ -147,7 +147,7 @@ func (e *examination) classOnHosts(class *v1alpha1.ProxmoxNodeClass, name string
 	}
 	for _, host := range report.Hosts {
 		template := report.Templates[host]
-		e.template(fmt.Sprintf("%s on %s", name, host), &template)
+		e.template(fmt.Sprintf("%s on %s", name, host), host, &template)
 	}
 }
 
@@ -233,7 +233,7 @@ func (e *examination) firewalls(ctx context.Context) {
 				where := fmt.Sprintf("class %s on %s", class.Name, host)
 				subject, values := topology.Sentence("template %s (%s) ", template.Name, topology.VMIDValue(template.VMID))
 				finding := Finding{Check: "firewall", Status: OK, Where: where, What: subject + "has an enabled firewall", Values: values}
-				what, fix, commands, err := templateFirewall(ctx, r, host.Host, template.VMID, class.Spec.Networks)
+				what, fix, commands, err := templateFirewall(ctx, r, template.On.Host, template.VMID, class.Spec.Networks)
 				if err != nil {
 					e.failed("firewall", where, err)
 					continue

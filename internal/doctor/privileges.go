@@ -216,11 +216,11 @@ func (e *examination) usesOn(u *use, class *v1alpha1.ProxmoxNodeClass, host *top
 	}
 
 	// Cloning a VM requires the privilege to set its CPU model.
-	template := &host.Templates[slices.IndexFunc(host.Templates, func(t topology.Template) bool { return t.VMID == needs.Template })]
+	template := &needs.Template
 	u.model(strings.TrimPrefix(template.Options["cpu"], "cputype="), snapshot)
 	u.cloudInit = u.cloudInit || template.CloudInit && class.Spec.Metadata.Type == v1alpha1.MetadataCDROM
 	u.tag(e.ownTags(class.Spec.Tags), template.Tags)
-	u.templates[class.Spec.Pool] = append(u.templates[class.Spec.Pool], "/vms/"+strconv.Itoa(needs.Template))
+	u.templates[class.Spec.Pool] = append(u.templates[class.Spec.Pool], "/vms/"+strconv.Itoa(template.VMID))
 }
 
 // model adds the CPU model of an option such as custom-a or custom-a,flags=+aes, if Proxmox

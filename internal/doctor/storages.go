@@ -21,7 +21,7 @@ func (e *examination) templates(r *Region, snapshot *topology.Snapshot) {
 			continue
 		}
 		where := host.ID().String()
-		if len(host.Templates) == 0 {
+		if len(host.Templates) == 0 && !servedByOthers(host, snapshot) {
 			e.add("template", Warn, where, "has no template, so numaform cannot clone nodes on it", "create a template with the same name as on other hosts: see docs/templates.md")
 		}
 		for _, template := range host.Templates {
@@ -31,7 +31,7 @@ func (e *examination) templates(r *Region, snapshot *topology.Snapshot) {
 				continue
 			}
 			usable = true
-			e.template(where, &template)
+			e.template(where, host.ID(), &scheduling.HostTemplate{Template: template, On: host.ID()})
 		}
 	}
 	if !usable {
@@ -39,10 +39,20 @@ func (e *examination) templates(r *Region, snapshot *topology.Snapshot) {
 	}
 }
 
-// template names a usable template and its disk.
-func (e *examination) template(where string, template *topology.Template) {
+// servedByOthers reports whether VMs on a host can be cloned from a template of another host.
+func servedByOthers(host *topology.Host, snapshot *topology.Snapshot) bool {
+	return slices.ContainsFunc(snapshot.Hosts, func(from topology.Host) bool {
+		return from.Name != host.Name && slices.ContainsFunc(from.Templates, func(t topology.Template) bool { return host.CloneProblem(&t, &from, "") == "" })
+	})
+}
+
+// template names a usable template of a host and its disk.
+func (e *examination) template(where string, host topology.HostID, template *scheduling.HostTemplate) {
 	what, values := topology.Sentence("%s (%s, %s on %s)", template.Name,
 		topology.VMIDValue(template.VMID), topology.Amount(template.DiskGiB, "GiB"), template.Storage)
+	if template.On != host {
+		what += fmt.Sprintf(", cloned from %s", template.On.Host)
+	}
 	e.report = append(e.report, Finding{Check: "template", Status: OK, Where: where, What: what, Values: values})
 }
 

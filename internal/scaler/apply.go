@@ -326,6 +326,9 @@ func (s *Scaler) applyPlan(ctx context.Context, change *Change, plan *RootPlan) 
 	if err := v.stillFree(plan.Intent); err != nil {
 		return nil, err
 	}
+	if err := v.stillCloneable(plan.Intent.Create); err != nil {
+		return nil, err
+	}
 	if err := v.stillUpdatable(slices.Concat(plan.Intent.Update, plan.Intent.Wake)); err != nil {
 		return nil, err
 	}
@@ -367,7 +370,7 @@ func (s *Scaler) applyPlan(ctx context.Context, change *Change, plan *RootPlan) 
 		}
 	}
 	s.routine(plan.Host, "applying: "+cmp.Or(strings.Join(steps, ", "), "nothing to do"))
-	watched, stop := s.watch(ctx, plan.Host)
+	watched, stop := s.watch(ctx, v.working(plan.Intent.Create)...)
 	_, err = plan.workspace.Apply(watched, plan.Plan)
 	release()
 	if err := stop(err); err != nil {
@@ -439,6 +442,59 @@ func (v *hostView) stillFree(intent guard.Intent) error {
 			return err
 		}
 		return &GuestGoneError{Address: target.Address, VMID: target.VMID, Guest: guest.Name}
+	}
+	return nil
+}
+
+// working returns the host, and the hosts with templates of the VMs to create: they run the
+// tasks of the clones.
+func (v *hostView) working(targets []guard.Target) []topology.HostID {
+	hosts := []topology.HostID{v.id}
+	for _, target := range targets {
+		source := topology.HostID{Region: v.id.Region, Host: v.vms[target.Address].Source.Host}
+		if source.Host != "" && !slices.Contains(hosts, source) {
+			hosts = append(hosts, source)
+		}
+	}
+	return hosts
+}
+
+// SourceError reports that a VM cannot be cloned from the template of another host in its
+// file.
+type SourceError struct {
+	VM      string
+	Source  fleet.VMID
+	On      topology.HostName
+	Problem string
+}
+
+func (e *SourceError) Error() string {
+	return fmt.Sprintf("cloning vm %s from template %d on %s: %s: run numaform remove %s, and its pods get another node", e.VM, e.Source, e.On, e.Problem, e.VM)
+}
+
+// stillCloneable returns an error if VMs to create are clones of a template that is not on the
+// host in their files, whose host is down, or that is not on shared storage: without shared
+// storage, the provider would clone on that host and migrate the clone.
+func (v *hostView) stillCloneable(targets []guard.Target) error {
+	for _, target := range targets {
+		vm := v.vms[target.Address]
+		if vm.Source.Host == "" {
+			continue
+		}
+		id := topology.HostID{Region: v.id.Region, Host: vm.Source.Host}
+		from := v.snapshot.Host(id)
+		if problem := problemOf(from); problem != "" {
+			return &HostDownError{Host: id, Problem: problem}
+		}
+		problem := "the host has no such template"
+		for i := range from.Templates {
+			if fleet.VMID(from.Templates[i].VMID) == vm.Source.VMID {
+				problem = v.host.CloneProblem(&from.Templates[i], from, fullStorage(&vm.Spec))
+			}
+		}
+		if problem != "" {
+			return &SourceError{VM: vm.Name, Source: vm.Source.VMID, On: vm.Source.Host, Problem: problem}
+		}
 	}
 	return nil
 }
@@ -593,12 +649,12 @@ func (e *HostLostError) Error() string {
 // host.
 func (e *HostLostError) Unwrap() error { return state.ErrHostLost }
 
-// watch returns a context that ends when a host is lost, which cancels an apply in an
-// orderly way: the engine saves the state and releases its lock. stop ends the watch and
-// returns its argument. If the host was lost and the argument is an error, stop adds a
-// HostLostError to it.
-func (s *Scaler) watch(ctx context.Context, host topology.HostID) (watched context.Context, stop func(error) error) {
-	live := s.region(host.Region).Live
+// watch returns a context that ends when one of the hosts, all of one region, is lost, which
+// cancels an apply in an orderly way: the engine saves the state and releases its lock. stop
+// ends the watch and returns its argument. If a host was lost and the argument is an error,
+// stop adds a HostLostError to it.
+func (s *Scaler) watch(ctx context.Context, hosts ...topology.HostID) (watched context.Context, stop func(error) error) {
+	live := s.region(hosts[0].Region).Live
 	if live == nil {
 		return ctx, func(err error) error { return err }
 	}
@@ -608,21 +664,26 @@ func (s *Scaler) watch(ctx context.Context, host topology.HostID) (watched conte
 		defer close(done)
 		ticker := s.config.Clock.NewTicker(onlinePoll)
 		defer ticker.Stop()
-		for offline := 0; offline < offlineReadings; {
+		for offline := make([]int, len(hosts)); ; {
 			select {
 			case <-watched.Done():
 				return
 			case <-ticker.C():
 			}
-			// A missing response, or an error, does not prove that the host is offline.
-			online, err := live.Online(watched, host.Host)
-			offline++
-			if err != nil || online {
-				offline = 0
+			for i, host := range hosts {
+				// A missing response, or an error, does not prove that the host is offline.
+				online, err := live.Online(watched, host.Host)
+				offline[i]++
+				if err != nil || online {
+					offline[i] = 0
+				}
+				if offline[i] == offlineReadings {
+					s.config.Progress(host, "the host is offline: canceling the apply")
+					cancel(&HostLostError{Host: host, Offline: (offlineReadings - 1) * onlinePoll})
+					return
+				}
 			}
 		}
-		s.config.Progress(host, "the host is offline: canceling the apply")
-		cancel(&HostLostError{Host: host, Offline: (offlineReadings - 1) * onlinePoll})
 	}()
 	return watched, func(err error) error {
 		cancel(nil)

@@ -115,6 +115,9 @@ func (v *hostView) Intent(plan *tfjson.Plan, imported []fleet.VM) guard.Intent {
 // TakenOut returns the VMs whose files were deleted by hand.
 func (v *hostView) TakenOut(plan *tfjson.Plan) []fleet.VM { return v.takenOut(plan) }
 
+// StillCloneable checks the VMs to create right before an apply.
+func (v *hostView) StillCloneable(targets []guard.Target) error { return v.stillCloneable(targets) }
+
 // StillFree checks an intent right before its apply.
 func (v *hostView) StillFree(intent guard.Intent) error { return v.stillFree(intent) }
 
@@ -404,10 +407,10 @@ func (s *Scaler) Events(t *testing.T) []guard.Event {
 	return events(now, s.config.Clock.Now())
 }
 
-// Watch returns a context that ends when a host is lost, and a function that ends the
-// watch.
-func (s *Scaler) Watch(ctx context.Context, host topology.HostID) (watched context.Context, stop func(error) error) {
-	return s.watch(ctx, host)
+// Watch returns a context that ends when one of the hosts is lost, and a function that ends
+// the watch.
+func (s *Scaler) Watch(ctx context.Context, hosts ...topology.HostID) (watched context.Context, stop func(error) error) {
+	return s.watch(ctx, hosts...)
 }
 
 // LaterHosts returns the hosts whose new VMs wait for the next change.

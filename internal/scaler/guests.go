@@ -28,6 +28,9 @@ type located struct {
 	// unread is set for a guest of which only the VMID is known, because its host is
 	// down: its owner is unknown.
 	unread bool
+	// home is the host of the VM in the files that has the guest's VMID, for a guest in
+	// creation: until its end, the clone of another host's template is on that host.
+	home topology.HostID
 }
 
 // looksLike reports whether a guest without a marker may still be the VM with that name,
@@ -212,13 +215,20 @@ func (s *Scaler) awaitClones(ctx context.Context, from *reading, snapshot *topol
 }
 
 // refreshCloning reads the hosts of the guests in cloning again. busy are the hosts that
-// are still cloning or destroying guests, and now is the new snapshot.
+// are still cloning or destroying guests, and the hosts that these guests are for; now is
+// the new snapshot.
 func (s *Scaler) refreshCloning(
 	ctx context.Context, cloning []located, snapshot *topology.Snapshot,
 ) (busy []topology.HostID, now *topology.Snapshot, err error) {
 	var hosts []topology.HostID
+	concerned := map[topology.HostID][]topology.HostID{} // by the host of the guest
 	for _, guest := range cloning {
 		hosts = append(hosts, guest.host)
+		for _, host := range []topology.HostID{guest.host, guest.home} {
+			if !slices.Contains(concerned[guest.host], host) {
+				concerned[guest.host] = append(concerned[guest.host], host)
+			}
+		}
 	}
 	for _, host := range slices.Compact(hosts) {
 		live := s.region(host.Region).Live
@@ -227,13 +237,17 @@ func (s *Scaler) refreshCloning(
 		}
 		clones, err := live.Busy(ctx, host.Host)
 		if err == nil {
-			snapshot, err = live.Refresh(ctx, snapshot, []topology.HostName{host.Host})
+			var read []topology.HostName
+			for _, one := range concerned[host] {
+				read = append(read, one.Host)
+			}
+			snapshot, err = live.Refresh(ctx, snapshot, read)
 		}
 		if err != nil {
 			return nil, nil, fmt.Errorf("waiting for clones on %s: %w", host, err)
 		}
 		if clones {
-			busy = append(busy, host)
+			busy = append(busy, concerned[host]...)
 		}
 	}
 	return busy, snapshot, nil
@@ -252,7 +266,8 @@ func cloningGuests(from *reading, snapshot *topology.Snapshot) []located {
 	for i := range vms {
 		guest, exists := index.with(&vms[i])
 		inProgress := guest.inCreation() || (!guest.unread && guest.Lock == "destroyed")
-		if exists && inProgress && !from.busy[guest.host] {
+		guest.home = vms[i].Host
+		if exists && inProgress && !from.busy[guest.host] && !from.busy[guest.home] {
 			cloning[guestID{guest.host.Region, fleet.VMID(guest.VMID)}] = guest
 		}
 	}

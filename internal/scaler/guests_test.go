@@ -3,6 +3,7 @@ package scaler_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -103,6 +104,36 @@ func TestProposeAwaitsClones(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestProposeAwaitsClonesElsewhere checks that Propose also waits for the clone of another
+// host's template, which is on that host until its end, and then reads the host of the VM.
+func TestProposeAwaitsClonesElsewhere(t *testing.T) {
+	t.Parallel()
+	wanted := vm(pve2, 2000)
+	before := snapshot(topology.Guest{VMID: 2000, Kind: topology.GuestVM, Lock: "clone"})
+	after := snapshot()
+	after.Hosts[1].Guests = []topology.Guest{guestOf(wanted)}
+	asked := 0
+	var read []topology.HostName
+	s := newScaler(t, func(c *scaler.Config) {
+		c.Regions[0].Live = reader{cloner: cloner{live: live{before}, asked: &asked, ends: 2, after: after}, read: &read}
+	}, wanted)
+	change := propose(t, s, before)
+	if len(change.Renumbered) > 0 || asked != 2 || !slices.Contains(read, "pve-1") || !slices.Contains(read, "pve-2") {
+		t.Errorf("asked %d times, read %v, renumbered %v", asked, read, ids(change.Renumbered))
+	}
+}
+
+// reader is a cloner that records which hosts are read.
+type reader struct {
+	cloner
+	read *[]topology.HostName
+}
+
+func (r reader) Refresh(ctx context.Context, snapshot *topology.Snapshot, hosts []topology.HostName, also ...fleet.VMID) (*topology.Snapshot, error) {
+	*r.read = append(*r.read, hosts...)
+	return r.cloner.Refresh(ctx, snapshot, hosts, also...)
 }
 
 // TestProposeAwaitsNoCloneForever checks that Propose stops waiting for clones that do not

@@ -74,7 +74,7 @@ func (s *Scaler) newVMs(
 // clone.
 func (s *Scaler) newVM(allocator *fleet.Allocator, snapshot *topology.Snapshot, request Request) (fleet.VM, error) {
 	host := snapshot.Host(request.Placement.Host)
-	template, err := templateOf(host, request)
+	template, from, err := templateOf(snapshot, host, request)
 	if err != nil {
 		return fleet.VM{}, err
 	}
@@ -82,7 +82,7 @@ func (s *Scaler) newVM(allocator *fleet.Allocator, snapshot *topology.Snapshot, 
 		return fleet.VM{}, err
 	}
 	vm, err := allocator.Name(s.config.ClusterID, request.Spec, request.Placement, fleet.Source{
-		VMID: fleet.VMID(template.VMID), DiskInterface: template.DiskInterface,
+		VMID: fleet.VMID(template.VMID), Host: from, DiskInterface: template.DiskInterface,
 		DiskGiB: template.DiskGiB, Storage: template.Storage, Options: template.Options,
 	})
 	if err != nil {
@@ -104,19 +104,45 @@ func (s *Scaler) newVM(allocator *fleet.Allocator, snapshot *topology.Snapshot, 
 	return vm, nil
 }
 
-// templateOf finds the request's template on its host.
-func templateOf(host *topology.Host, request Request) (*topology.Template, error) {
+// templateOf finds the request's template on its host, or on another host of the Proxmox
+// cluster, which it then also returns.
+func templateOf(snapshot *topology.Snapshot, host *topology.Host, request Request) (*topology.Template, topology.HostName, error) {
 	if host == nil {
-		return nil, fmt.Errorf("placing a VM on %s: the host no longer exists in Proxmox: plan again", request.Placement.Host)
+		return nil, "", fmt.Errorf("placing a VM on %s: the host no longer exists in Proxmox: plan again", request.Placement.Host)
 	}
 	numbered := slices.IndexFunc(host.Templates, func(t topology.Template) bool { return fleet.VMID(t.VMID) == request.Spec.TemplateVMID })
-	for i := range host.Templates {
-		if host.Templates[i].Name == request.Spec.Template && (numbered < 0 || i == numbered) {
-			return &host.Templates[i], nil
+	problem := "create the template there, or exclude the host in the ProxmoxNodeClass"
+	for i := range snapshot.Hosts {
+		from := &snapshot.Hosts[i]
+		if numbered >= 0 || request.Spec.TemplateVMID == 0 || from.Region != host.Region || from.Name == host.Name {
+			continue
+		}
+		for j := range from.Templates {
+			t := &from.Templates[j]
+			if fleet.VMID(t.VMID) != request.Spec.TemplateVMID || t.Name != request.Spec.Template {
+				continue
+			}
+			why := host.CloneProblem(t, from, fullStorage(&request.Spec))
+			if why == "" {
+				return t, from.Name, nil
+			}
+			problem = "the host " + why
 		}
 	}
-	return nil, fmt.Errorf("placing a VM on %s: it has no template %q: create the template there, or exclude the host in the ProxmoxNodeClass",
-		request.Placement.Host, request.Spec.Template)
+	for i := range host.Templates {
+		if host.Templates[i].Name == request.Spec.Template && (numbered < 0 || i == numbered) {
+			return &host.Templates[i], "", nil
+		}
+	}
+	return nil, "", fmt.Errorf("placing a VM on %s: it has no template %q: %s", request.Placement.Host, request.Spec.Template, problem)
+}
+
+// fullStorage returns the storage for the disks of a full clone, or "" for the template's.
+func fullStorage(spec *fleet.Spec) string {
+	if spec.Clone != fleet.CloneFull {
+		return ""
+	}
+	return spec.Storage
 }
 
 // NoSlotError reports that a template has no free SCSI slot for a VM's data disks.

@@ -73,6 +73,23 @@ func TestWatchedHost(t *testing.T) {
 	}
 }
 
+// TestWatchedSource checks that an operation is also canceled if the host with the template of
+// its VMs is lost.
+func TestWatchedSource(t *testing.T) {
+	t.Parallel()
+	clock := clocktesting.NewFakeClock(time.Now())
+	proxmox := watchful{readings: make(chan reading)}
+	s := newScaler(t, func(c *scaler.Config) { c.Clock, c.Regions[0].Live = clock, proxmox })
+	watched, stop := s.Watch(t.Context(), pve1, pve2)
+	up := reading{online: true} // of pve-1 only
+	proxmox.say(watched, t, clock, up, up, up, up, up, up)
+	until(t, "it is canceled", func() bool { return watched.Err() != nil })
+	var lost *scaler.HostLostError
+	if err := stop(errors.New("the engine was canceled")); !errors.As(err, &lost) || lost.Host != pve2 {
+		t.Errorf("it fails with %v, want %s lost", err, pve2)
+	}
+}
+
 // TestWatchEndsWithTheApply stops a watch of a host that was lost although the apply
 // succeeded, and a watch that the caller canceled: neither returns a HostLostError.
 func TestWatchEndsWithTheApply(t *testing.T) {

@@ -458,8 +458,8 @@ func (s *Scaler) ProposeUndo(
 			spec.Hosts = nil
 			for h := range change.Snapshot.Hosts {
 				host := &change.Snapshot.Hosts[h]
-				cloneable := slices.ContainsFunc(host.Templates, func(t topology.Template) bool { return t.Name == spec.Template })
-				if host.Region == removed[i].Host.Region && cloneable {
+				_, _, err := templateOf(change.Snapshot, host, Request{Spec: spec})
+				if host.Region == removed[i].Host.Region && err == nil {
 					spec.Hosts = append(spec.Hosts, host.ID())
 				}
 			}

@@ -23,14 +23,16 @@ import (
 // in Proxmox.
 type hostView struct {
 	guestIndex
-	change  *Change
-	id      topology.HostID
-	host    *topology.Host
-	vms     map[string]fleet.VM // by address, from the files
-	added   map[string]fleet.VM // requested by this change
-	removed map[string]fleet.VM // removed by this change or an earlier one
-	updated map[string]fleet.VM // to change in place, by this change or an earlier one
-	woken   map[string]fleet.VM // standby VMs to start, by this change or an earlier one
+	change *Change
+	id     topology.HostID
+	host   *topology.Host
+	// snapshot contains host.
+	snapshot *topology.Snapshot
+	vms      map[string]fleet.VM // by address, from the files
+	added    map[string]fleet.VM // requested by this change
+	removed  map[string]fleet.VM // removed by this change or an earlier one
+	updated  map[string]fleet.VM // to change in place, by this change or an earlier one
+	woken    map[string]fleet.VM // standby VMs to start, by this change or an earlier one
 	// calls are the module calls of the VMs in updated, including calls for security groups
 	// that were removed from their files.
 	calls []string
@@ -68,7 +70,7 @@ func (s *Scaler) viewHost(ctx context.Context, change *Change, id topology.HostI
 	}
 
 	v := &hostView{
-		guestIndex: indexGuests(snapshot, change.After.ClusterID), change: change, id: id, host: host, complete: !region.HidesGuests,
+		guestIndex: indexGuests(snapshot, change.After.ClusterID), change: change, id: id, host: host, snapshot: snapshot, complete: !region.HidesGuests,
 		vms: byAddress(change.After.VMs, id), added: byAddress(change.Added, id),
 		removed: byAddress(change.Removed, id), updated: byAddress(change.Updated, id),
 		woken:       byAddress(change.Woken, id),

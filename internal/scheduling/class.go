@@ -53,10 +53,10 @@ type class struct {
 	findings []Finding
 }
 
-// template is a VM template on a host.
+// template is the VM template that VMs on a host are cloned from.
 type template struct {
-	topology.Template
-	// namesakes is set if other templates on the host have the same name.
+	HostTemplate
+	// namesakes is set if other templates on its host have the same name.
 	namesakes bool
 }
 
@@ -360,7 +360,7 @@ func (c *class) setTemplate(spec *fleet.Spec, host topology.HostID) {
 		return
 	}
 	spec.Template, spec.TemplateVMID = from.Name, 0
-	if from.namesakes {
+	if from.namesakes || from.On != host {
 		spec.TemplateVMID = fleet.VMID(from.VMID)
 	}
 }

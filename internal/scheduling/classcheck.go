@@ -21,12 +21,19 @@ type ClassReport struct {
 	Excluded []Exclusion
 	// Faults lists what the excluded hosts lack, sorted by host.
 	Faults []Fault
-	// Templates maps hosts to their template: Hosts, and hosts that lack only a working
-	// host agent, which existing VMs do not need.
-	Templates map[topology.HostID]topology.Template
+	// Templates maps hosts to the template that their VMs are cloned from: Hosts, and hosts
+	// that lack only a working host agent, which existing VMs do not need.
+	Templates map[topology.HostID]HostTemplate
 	// Findings are the problems, at most one for each condition. A condition without a
 	// finding is met, to the extent that hosts determine it.
 	Findings []Finding
+}
+
+// HostTemplate is a template and its host, which can be another host of the Proxmox cluster
+// than the host of the VMs that are cloned from it.
+type HostTemplate struct {
+	topology.Template
+	On topology.HostID
 }
 
 // Exclusion explains why a host is not used.
@@ -63,10 +70,10 @@ func EvaluateClass(nc *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snapshot, c
 		Hosts:     c.hosts,
 		Excluded:  c.excluded,
 		Findings:  c.findings,
-		Templates: map[topology.HostID]topology.Template{},
+		Templates: map[topology.HostID]HostTemplate{},
 	}
 	for host, from := range c.templates {
-		report.Templates[host] = from.Template
+		report.Templates[host] = from.HostTemplate
 	}
 	for _, f := range c.faults {
 		f.Fix = cmp.Or(f.Fix, fixFor(f.Reason))
@@ -92,8 +99,8 @@ type Needs struct {
 	Disks []string
 	// Seed is the storage of the VMs' seeds, or fleet.AnySeedStorage, or empty.
 	Seed string
-	// Template is the VMID of the template that the VMs are cloned from.
-	Template int
+	// Template is the template that the VMs are cloned from.
+	Template topology.Template
 }
 
 // NeedsOf returns what VMs of a class need on a host, and false if the host cannot take
@@ -104,7 +111,7 @@ func NeedsOf(nc *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snapshot, host to
 	if !ok {
 		return Needs{}, false
 	}
-	return Needs{Disks: slices.Sorted(maps.Keys(diskNeeds(&c.base, from.Storage, 0))), Seed: c.base.SeedStorage, Template: from.VMID}, true
+	return Needs{Disks: slices.Sorted(maps.Keys(diskNeeds(&c.base, from.Storage, 0))), Seed: c.base.SeedStorage, Template: from.Template}, true
 }
 
 // hostCheck collects what one host lacks for a class.
@@ -141,7 +148,7 @@ func (c *class) checkHost(host *topology.Host, snapshot *topology.Snapshot) (tem
 		return template{}, h.faults
 	}
 
-	h.checkTemplate()
+	h.checkTemplate(snapshot)
 	pool := c.base.ResourcePool
 	if h.region != nil && pool != "" && len(h.region.Pools) > 0 && !slices.Contains(h.region.Pools, pool) {
 		h.add(v1alpha1.ConditionPlacementReady, v1alpha1.ReasonPoolNotFound,
@@ -200,14 +207,29 @@ func (h *hostCheck) unavailable() string {
 	return ""
 }
 
-// checkTemplate sets from to the only template on the host that matches the reference, or
-// adds a fault.
-func (h *hostCheck) checkTemplate() {
+// checkTemplate sets from to the only template that matches the reference, or adds a fault.
+// The host uses the template of another host only if it has none, or, of a ProxmoxTemplate,
+// if the other one is newer.
+func (h *hostCheck) checkTemplate(snapshot *topology.Snapshot) {
 	ref := &h.fields.Template
-	matching := h.matchingTemplates(ref)
+	matching := h.matchingTemplates(h.host, ref)
+	others, problem := h.othersTemplates(snapshot, ref)
 	switch {
+	case len(matching) == 0 && len(others) > 1:
+		h.add(v1alpha1.ConditionTemplateReady, v1alpha1.ReasonTemplateAmbiguous, fmt.Sprintf("has no template %s, and could use %d of other hosts, including VMIDs %d on %s and %d on %s",
+			describeTemplate(ref), len(others), others[0].VMID, others[0].On.Host, others[1].VMID, others[1].On.Host), "")
+	case len(others) == 1 && (len(matching) == 0 || ref.Ref != "" && others[0].MadeFor.Serial > matching[0].MadeFor.Serial):
+		if others[0].Problem != "" {
+			h.add(v1alpha1.ConditionTemplateReady, v1alpha1.ReasonTemplateUnusable,
+				fmt.Sprintf("could use template %s of %s, but %s", describeTemplate(ref), others[0].On.Host, others[0].Problem), "", others[0].Commands...)
+			return
+		}
+		h.from.HostTemplate = others[0]
 	case len(matching) == 0:
 		message := "has no template " + describeTemplate(ref)
+		if problem != "" {
+			message += ", and " + problem
+		}
 		var commands []string
 		i := slices.IndexFunc(h.host.Guests, func(g topology.Guest) bool {
 			return g.Kind == topology.GuestVM && !g.Template && (ref.VMID != 0 && int(ref.VMID) == g.VMID || ref.VMID == 0 && ref.Name != "" && ref.Name == g.Name)
@@ -225,19 +247,51 @@ func (h *hostCheck) checkTemplate() {
 		h.add(v1alpha1.ConditionTemplateReady, v1alpha1.ReasonTemplateUnusable,
 			fmt.Sprintf("has template %s, but %s", describeTemplate(ref), matching[0].Problem), "", matching[0].Commands...)
 	default:
-		h.from.Template = matching[0]
+		h.from.HostTemplate = HostTemplate{Template: matching[0], On: h.host.ID()}
 		h.from.namesakes = slices.ContainsFunc(h.host.Templates, func(other topology.Template) bool {
 			return other.Name == matching[0].Name && other.VMID != matching[0].VMID
 		})
 	}
 }
 
-// matchingTemplates returns the templates on the host that match the reference. Of a
+// othersTemplates returns the matching templates on other hosts that VMs on the host can be
+// cloned from: of a ProxmoxTemplate, only the newest. problem is why another matching
+// template cannot be used although its boot disk is on shared storage, or "".
+func (h *hostCheck) othersTemplates(snapshot *topology.Snapshot, ref *v1alpha1.TemplateReference) (others []HostTemplate, problem string) {
+	full := ""
+	if h.base.Clone == fleet.CloneFull {
+		full = h.base.Storage
+	}
+	for i := range snapshot.Hosts {
+		from := &snapshot.Hosts[i]
+		if from.Region != h.host.Region || from.Name == h.host.Name {
+			continue
+		}
+		for _, t := range h.matchingTemplates(from, ref) {
+			if why := h.host.CloneProblem(&t, from, full); why != "" {
+				if s := from.Storage(t.Storage); s != nil && s.Shared {
+					problem = cmp.Or(problem, why)
+				}
+				continue
+			}
+			one := HostTemplate{Template: t, On: from.ID()}
+			switch {
+			case ref.Ref == "" || len(others) == 0:
+				others = append(others, one)
+			case t.MadeFor.Serial > others[0].MadeFor.Serial:
+				others[0] = one
+			}
+		}
+	}
+	return others, problem
+}
+
+// matchingTemplates returns the templates on a host that match the reference. Of a
 // ProxmoxTemplate, that is the newest: several exist while nodes of an earlier image are
 // replaced.
-func (h *hostCheck) matchingTemplates(ref *v1alpha1.TemplateReference) []topology.Template {
+func (h *hostCheck) matchingTemplates(host *topology.Host, ref *v1alpha1.TemplateReference) []topology.Template {
 	var matching []topology.Template
-	for _, t := range h.host.Templates {
+	for _, t := range host.Templates {
 		if ref.Ref != "" {
 			made := t.MadeFor
 			switch {

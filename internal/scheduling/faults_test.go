@@ -53,7 +53,7 @@ func TestNeedsOf(t *testing.T) {
 	snapshot.Hosts[2].Templates[0].Storage = "local"
 	class := nodeClass(t, `{template: {name: debian, tags: [old]}, metadata: {type: cdrom}}`)
 	got, ok := scheduling.NeedsOf(class, snapshot, snapshot.Hosts[2].ID())
-	if diff := cmp.Diff(scheduling.Needs{Disks: []string{"local"}, Seed: fleet.AnySeedStorage, Template: 9020}, got); !ok || diff != "" {
+	if diff := cmp.Diff(scheduling.Needs{Disks: []string{"local"}, Seed: fleet.AnySeedStorage, Template: snapshot.Hosts[2].Templates[0]}, got); !ok || diff != "" {
 		t.Errorf("needs, %t (-want +got):\n%s", ok, diff)
 	}
 	class.Spec.DataDisks = []v1alpha1.DataDisk{{Size: "1G"}, {Size: "1G", Storage: "fast"}}
