@@ -19,8 +19,8 @@ import (
 type Template struct {
 	// Of is the name of the ProxmoxTemplate.
 	Of string `json:"of"`
-	// Serial orders the templates of a ProxmoxTemplate on a host: the highest one that is
-	// ready is cloned.
+	// Serial orders the templates of a ProxmoxTemplate: of those that are ready and that a
+	// host can clone, the highest one is cloned.
 	Serial int `json:"serial"`
 	// Name is the template's name in Proxmox: see TemplateName.
 	Name string          `json:"name"`

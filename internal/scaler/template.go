@@ -42,6 +42,9 @@ type TemplateRequest struct {
 	Templates []fleet.Template
 	// Blocked are the reasons why hosts cannot create the template now.
 	Blocked map[topology.HostID]string
+	// Shared are the regions in which the template's disks are on shared storage: one host
+	// has the template for all of its region.
+	Shared map[topology.RegionName]bool
 	// Deleted is set if the ProxmoxTemplate is being deleted.
 	Deleted bool
 	// Gone are the hosts that left the Proxmox cluster: their templates are forgotten.
@@ -129,12 +132,13 @@ type templateReading struct {
 	snapshot *topology.Snapshot
 }
 
-// wanted returns the desired templates of a host by ProxmoxTemplate.
+// wanted returns the desired templates of a host by ProxmoxTemplate, without templates that
+// another host has for it.
 func (r *templateReading) wanted(host topology.HostID) map[string]fleet.Template {
 	wanted := map[string]fleet.Template{}
 	for name, request := range r.requests {
 		for i := range request.Templates {
-			if request.Templates[i].Host == host && !request.Deleted {
+			if request.Templates[i].Host == host && !request.Deleted && !r.elsewhere(&request, host) {
 				wanted[name] = request.Templates[i]
 			}
 		}
@@ -348,17 +352,13 @@ func (w *Writer) filedTemplates(c *templateChange, root *templateRoot) {
 		ready := liveTemplate(live, &t, clusterID)
 		state := TemplateState{Ready: ready, Users: w.usersOf(&t, c.from)}
 		// Nodes need a template until its successor is ready, whatever the successor's VMID.
-		waits := desired && (live == nil || !slices.ContainsFunc(live.Guests, func(g topology.Guest) bool {
-			one := want
-			one.VMID = fleet.VMID(g.VMID)
-			return g.Name == want.Name && liveTemplate(live, &one, clusterID)
-		}))
+		waits := desired && !hasReady(live, &want, clusterID) || !desired && c.waitsForOther(t.Of, clusterID)
 		switch {
 		case desired && want.Name == t.Name:
 			state.Desired = true
 			was := t
 			t.Tags, t.Pool = want.Tags, want.Pool
-			if newest := newestSerial(current, t.Of); t.Serial < newest {
+			if newest := c.newestSerial(&t); t.Serial < newest {
 				t.Serial = newest + 1 // an earlier image is desired again
 			}
 			reason := request.Blocked[c.host]
@@ -396,7 +396,7 @@ func (w *Writer) newTemplates(c *templateChange, root *templateRoot) {
 		if slices.ContainsFunc(c.after, func(other fleet.Template) bool { return other.Of == t.Of && other.Name == t.Name }) {
 			continue
 		}
-		t.Serial = newestSerial(c.filed[c.host], t.Of) + 1
+		t.Serial = c.newestSerial(&t) + 1
 		var err error
 		if reason := c.requests[name].Blocked[c.host]; reason != "" {
 			err = &TemplateHostError{Reason: reason}
@@ -406,17 +406,6 @@ func (w *Writer) newTemplates(c *templateChange, root *templateRoot) {
 		}
 		root.states = append(root.states, TemplateState{Template: t, Desired: true, Err: err})
 	}
-}
-
-// newestSerial returns the highest serial of the templates of a ProxmoxTemplate, or 0.
-func newestSerial(templates []fleet.Template, of string) int {
-	newest := 0
-	for i := range templates {
-		if templates[i].Of == of {
-			newest = max(newest, templates[i].Serial)
-		}
-	}
-	return newest
 }
 
 // guestAt returns the guest with a VMID on a host, or nil.

@@ -28,9 +28,12 @@ const (
 )
 
 // newTemplateWorld returns a world in which the token may create templates.
-func newTemplateWorld(t *testing.T) *world {
+func newTemplateWorld(t *testing.T, change ...func(*pvesim.Config)) *world {
 	t.Helper()
 	sim := testenv.Proxmox(t, func(config *pvesim.Config) {
+		for _, one := range change {
+			one(config)
+		}
 		*config = config.WithToken(pvesim.DefaultToken, pvesim.DefaultTokenSecret)
 		config.Images = map[string]pvesim.Image{oldImage: {Data: []byte(oldImage), DiskMiB: 3 << 10}, newImage: {Data: []byte(newImage), DiskMiB: 3 << 10}}
 		user, _, _ := strings.Cut(pvesim.DefaultToken, "!")
@@ -161,6 +164,85 @@ func TestWriterTemplates(t *testing.T) {
 	}
 	if changes < 6 {
 		t.Errorf("%d changes of templates are recorded, want at least 6", changes)
+	}
+	w.underWay(t)
+}
+
+// TestWriterSharedTemplate checks that one host creates a template on shared storage for all
+// hosts: linked clones on another host keep it, and a new image replaces it once.
+func TestWriterSharedTemplate(t *testing.T) {
+	t.Parallel()
+	w := newTemplateWorld(t, func(config *pvesim.Config) {
+		for i := range config.Hosts {
+			config.Hosts[i].Storages = []topology.Storage{
+				{Name: "local", Type: "dir", Active: true, Content: []string{"iso", "import", "images"}},
+				{Name: "local-lvm", Type: "lvmthin", Active: true, Content: []string{"images"}},
+				{Name: "nas", Type: "rbd", Shared: true, Active: true, Content: []string{"images"}},
+			}
+		}
+	})
+	writer := w.run(t, nil)
+	shared := func(url string, blocked ...topology.HostID) scaler.TemplateRequest {
+		request := templates(t, url, first, second)
+		for i := range request.Templates {
+			one := &request.Templates[i]
+			one.Hardware.Storage = "nas"
+			var err error
+			if one.Name, err = fleet.TemplateName(one.Of, one.Image, &one.Hardware); err != nil {
+				t.Fatal(err)
+			}
+		}
+		request.Shared = map[topology.RegionName]bool{first.Region: true}
+		request.Blocked = map[topology.HostID]string{}
+		for _, host := range blocked {
+			request.Blocked[host] = "has no import storage"
+		}
+		return request
+	}
+	// Templates on local storage stay until the one on shared storage is ready, which only the
+	// second host can create.
+	writer.SetTemplates("debian", templates(t, oldImage, first, second))
+	templatesUntil(t, writer, "created", allReady(2))
+	writer.SetTemplates("debian", shared(oldImage, first, second))
+	templatesUntil(t, writer, "blocked", func(states []scaler.TemplateState) bool {
+		return len(states) == 3 && !slices.ContainsFunc(states, func(s scaler.TemplateState) bool { return s.Desired == s.Ready })
+	})
+	writer.SetTemplates("debian", shared(oldImage, first))
+	old := templatesUntil(t, writer, "created", allReady(1))[0].Template
+	if old.Host != second {
+		t.Errorf("the template is on %s, want %s", old.Host, second)
+	}
+
+	clone := request(first)
+	clone.Spec.Template, clone.Spec.TemplateVMID = old.Name, old.VMID
+	node := ensure(t, writer, clone)[0]
+	phases(t, writer, scaler.PhaseMade)
+	if guest, ok := w.sim.Guest(int(node.VMID)); !ok || guest.Host != string(first.Host) || node.Source.Host != second.Host || !strings.HasPrefix(guest.Config["scsi0"], "nas:base-") {
+		t.Errorf("the node is cloned from %+v: %+v", node.Source, guest)
+	}
+
+	// Now both hosts can create it, but the new template follows the old one.
+	writer.SetTemplates("debian", shared(newImage))
+	states := templatesUntil(t, writer, "superseded", func(states []scaler.TemplateState) bool {
+		return len(states) == 2 && !slices.ContainsFunc(states, func(s scaler.TemplateState) bool { return !s.Ready })
+	})
+	for _, state := range states {
+		if state.Template.Host != second || state.Desired == (state.Template.VMID == old.VMID) || state.Desired == (len(state.Users) > 0) {
+			t.Errorf("%+v", state)
+		}
+	}
+	writer.Remove(node.Key)
+	states = templatesUntil(t, writer, "removed with its last node", allReady(1))
+	if states[0].Template.Serial != 3 {
+		t.Errorf("the new template: %+v", states[0].Template)
+	}
+
+	writer.SetTemplates("debian", scaler.TemplateRequest{Deleted: true})
+	templatesUntil(t, writer, "deleted", func(states []scaler.TemplateState) bool { return len(states) == 0 })
+	for _, guest := range w.sim.Guests() {
+		if guest.VMID >= 9100 && guest.VMID <= 9109 {
+			t.Errorf("template %d still exists", guest.VMID)
+		}
 	}
 	w.underWay(t)
 }

@@ -15,6 +15,6 @@ func Request(pt *v1alpha1.ProxmoxTemplate, snapshot *topology.Snapshot, states .
 }
 
 // SetStatus sets the status of a ProxmoxTemplate.
-func SetStatus(pt *v1alpha1.ProxmoxTemplate, current string, request *scaler.TemplateRequest, states []scaler.TemplateState) {
-	setStatus(pt, current, request, states, status.WithClock(clock.RealClock{}))
+func SetStatus(pt *v1alpha1.ProxmoxTemplate, current string, request *scaler.TemplateRequest, states []scaler.TemplateState, snapshot *topology.Snapshot) {
+	setStatus(pt, current, request, states, snapshot, status.WithClock(clock.RealClock{}))
 }

@@ -166,7 +166,7 @@ func (c *Controller) reconcile(ctx context.Context, pt *v1alpha1.ProxmoxTemplate
 		return nil
 	}
 
-	setStatus(pt, current, &request, states, status.WithClock(c.config.Clock))
+	setStatus(pt, current, &request, states, snapshot, status.WithClock(c.config.Clock))
 	if equality.Semantic.DeepEqual(stored.Status, pt.Status) {
 		return nil
 	}
@@ -211,9 +211,13 @@ func request(pt *v1alpha1.ProxmoxTemplate, snapshot *topology.Snapshot, states [
 		Deleted: !pt.DeletionTimestamp.IsZero(), Manual: spec.Approval == v1alpha1.ApprovalManual,
 		Approved: strings.FieldsFunc(pt.Annotations[v1alpha1.AnnotationApproveTemplates], func(r rune) bool { return r == ',' || r == ' ' }), Approver: "annotation of " + v1alpha1.KindProxmoxTemplate + " " + pt.Name,
 		Blocked: map[topology.HostID]string{},
+		Shared:  map[topology.RegionName]bool{},
 	}
 	for i := range snapshot.Hosts {
 		host := &snapshot.Hosts[i]
+		if storage := host.Storage(want.Hardware.Storage); storage != nil && storage.Shared {
+			request.Shared[host.Region] = true // also for hosts that are down: a storage has one definition
+		}
 		if !selects(spec, host.ID()) {
 			continue
 		}
@@ -251,25 +255,32 @@ func hostProblem(host *topology.Host, want *fleet.Template) string {
 	if host.Problem != "" {
 		return "the host " + host.Problem
 	}
-	for _, one := range []struct{ storage, content, fix string }{
-		{want.Image.Storage, "import", fmt.Sprintf("add it with pvesm set %s --content, together with its current content types", want.Image.Storage)},
-		{want.Hardware.Storage, "images", "set spec.disk.storage to a storage for disks"},
-	} {
-		i := slices.IndexFunc(host.Storages, func(s topology.Storage) bool { return s.Name == one.storage })
-		switch {
-		case i < 0:
-			return fmt.Sprintf("the host has no storage %q: correct the storage, or exclude the host in spec.hosts", one.storage)
-		case !host.Storages[i].Active:
-			return fmt.Sprintf("storage %q is not active on the host: activate it", one.storage)
-		case len(host.Storages[i].Content) > 0 && !slices.Contains(host.Storages[i].Content, one.content):
-			return fmt.Sprintf("storage %q does not have the content type %s: %s", one.storage, one.content, one.fix)
-		}
+	return cmp.Or(
+		storageProblem(host, want.Image.Storage, "import", fmt.Sprintf("add it with pvesm set %s --content, together with its current content types", want.Image.Storage)),
+		diskProblem(host, want),
+	)
+}
+
+// diskProblem returns why the host cannot use the storage of a template's disks, or "".
+func diskProblem(host *topology.Host, want *fleet.Template) string {
+	return storageProblem(host, want.Hardware.Storage, "images", "set spec.disk.storage to a storage for disks")
+}
+
+// storageProblem returns why a storage of the host does not accept the content, or "".
+func storageProblem(host *topology.Host, name, content, fix string) string {
+	switch storage := host.Storage(name); {
+	case storage == nil:
+		return fmt.Sprintf("the host has no storage %q: correct the storage, or exclude the host in spec.hosts", name)
+	case !storage.Active:
+		return fmt.Sprintf("storage %q is not active on the host: activate it", name)
+	case len(storage.Content) > 0 && !slices.Contains(storage.Content, content):
+		return fmt.Sprintf("storage %q does not have the content type %s: %s", name, content, fix)
 	}
 	return ""
 }
 
 // setStatus sets the status of a ProxmoxTemplate.
-func setStatus(pt *v1alpha1.ProxmoxTemplate, current string, request *scaler.TemplateRequest, states []scaler.TemplateState, clock status.ForOption) {
+func setStatus(pt *v1alpha1.ProxmoxTemplate, current string, request *scaler.TemplateRequest, states []scaler.TemplateState, snapshot *topology.Snapshot, clock status.ForOption) {
 	pt.Status.Current = current
 	pt.Status.HostCount = int32(len(request.Templates)) //nolint:gosec // there are few hosts
 	pt.Status.ReadyCount = 0
@@ -288,6 +299,8 @@ func setStatus(pt *v1alpha1.ProxmoxTemplate, current string, request *scaler.Tem
 		}
 		if at >= 0 {
 			line = desired(pt, &states[at], line)
+		} else if request.Shared[host.Region] {
+			line = served(&request.Templates[i], states, snapshot.Host(host), line)
 		}
 		switch {
 		case line.State == v1alpha1.TemplateReady:
@@ -365,6 +378,31 @@ func desired(pt *v1alpha1.ProxmoxTemplate, one *scaler.TemplateState, line v1alp
 	return line
 }
 
+// usesTemplateOn begins the message of a host that uses the template of another host.
+const usesTemplateOn = "uses the template on "
+
+// served returns the status of a host that uses the template of another host, from the status
+// before that host was selected.
+func served(want *fleet.Template, states []scaler.TemplateState, host *topology.Host, line v1alpha1.TemplateStatus) v1alpha1.TemplateStatus {
+	i := slices.IndexFunc(states, func(s scaler.TemplateState) bool {
+		return s.Desired && s.Template.Host.Region == want.Host.Region && s.Template.Name == line.Name
+	})
+	if i < 0 || host == nil || !host.Online || host.Problem != "" {
+		return line
+	}
+	from := &states[i]
+	switch problem := diskProblem(host, want); {
+	case problem != "":
+		line.Message = problem
+	case from.Ready:
+		line.VMID = int32(from.Template.VMID) //nolint:gosec // as above
+		line.State, line.Message = v1alpha1.TemplateReady, fmt.Sprintf("%s%s, because storage %s is shared", usesTemplateOn, from.Template.Host.Host, want.Hardware.Storage)
+	default:
+		line.Message = fmt.Sprintf("waits for the template on %s", from.Template.Host.Host)
+	}
+	return line
+}
+
 // superseded returns the status of a template that is not desired any more. Its message is
 // the reason why it still exists, if any is known.
 func superseded(one *scaler.TemplateState) v1alpha1.TemplateStatus {
@@ -424,7 +462,7 @@ func changes(before, after *v1alpha1.ProxmoxTemplate) []events.Event {
 	for _, one := range after.Status.Templates {
 		old := was[key{one.Host, one.Name}]
 		switch {
-		case one.State == old.State && one.Message == old.Message:
+		case one.State == old.State && one.Message == old.Message, strings.HasPrefix(one.Message, usesTemplateOn):
 		case one.State == v1alpha1.TemplateReady && old.State != v1alpha1.TemplateReady:
 			found = append(found, event.New(after, corev1.EventTypeNormal, ReasonTemplateReady, fmt.Sprintf("created template %d on %s", one.VMID, one.Host), one.Host, one.Name))
 		case one.State == v1alpha1.TemplateFailed:

@@ -100,6 +100,8 @@ func TestStatus(t *testing.T) {
 		name    string
 		states  []scaler.TemplateState
 		deleted bool
+		// shared changes pve-2; the disks are on shared storage then.
+		shared func(*topology.Host)
 		// want is the state of pve-2, and reason and message those of the condition.
 		want            v1alpha1.TemplateState
 		reason, message string
@@ -140,6 +142,23 @@ func TestStatus(t *testing.T) {
 			})},
 			want: v1alpha1.TemplateSuperseded, reason: v1alpha1.ReasonTemplateInUse, message: "template 9100 on lab/pve-2 is used by a, b, c, d, e and 1 more",
 		},
+		{name: "shared", states: []scaler.TemplateState{ready}, shared: func(*topology.Host) {}, want: v1alpha1.TemplateReady},
+		{
+			name: "shared, not ready", states: []scaler.TemplateState{state(pve1, func(s *scaler.TemplateState) { s.Applying = true })}, shared: func(*topology.Host) {},
+			want: v1alpha1.TemplatePending, reason: v1alpha1.ReasonTemplatesPending, message: "lab/pve-2: waits for the template on pve-1",
+		},
+		{
+			name: "shared, without the storage", states: []scaler.TemplateState{ready}, shared: func(h *topology.Host) { h.Storages = h.Storages[:1] },
+			want: v1alpha1.TemplatePending, reason: v1alpha1.ReasonTemplatesPending, message: `lab/pve-2: the host has no storage "local-lvm"`,
+		},
+		{
+			name: "shared, no import", states: []scaler.TemplateState{ready}, shared: func(h *topology.Host) { h.Storages = h.Storages[1:] },
+			want: v1alpha1.TemplateReady,
+		},
+		{
+			name: "shared, offline", states: []scaler.TemplateState{ready}, shared: func(h *topology.Host) { h.Online = false },
+			want: v1alpha1.TemplatePending, reason: v1alpha1.ReasonTemplatesPending, message: "lab/pve-2: the host is offline",
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -147,11 +166,18 @@ func TestStatus(t *testing.T) {
 			if tt.deleted {
 				pt.DeletionTimestamp = &metav1.Time{Time: time.Unix(0, 0)}
 			}
-			request, _, err := template.Request(pt, hosts(func(*topology.Host) {}))
+			snapshot := hosts(func(host *topology.Host) {
+				if tt.shared != nil {
+					host.Storages[1].Shared = true
+					tt.shared(host)
+				}
+			})
+			snapshot.Hosts[0].Storages[1].Shared = tt.shared != nil
+			request, _, err := template.Request(pt, snapshot)
 			if err != nil {
 				t.Fatal(err)
 			}
-			template.SetStatus(pt, "debian-1", &request, tt.states)
+			template.SetStatus(pt, "debian-1", &request, tt.states, snapshot)
 			var got v1alpha1.TemplateState
 			for _, one := range pt.Status.Templates {
 				if one.Host == "lab/pve-2" && one.Name == "debian-1" {
@@ -166,7 +192,7 @@ func TestStatus(t *testing.T) {
 		})
 	}
 	pt := debian()
-	template.SetStatus(pt, "debian-1", &scaler.TemplateRequest{}, nil)
+	template.SetStatus(pt, "debian-1", &scaler.TemplateRequest{}, nil, &topology.Snapshot{})
 	if own := pt.StatusConditions().Get(v1alpha1.ConditionTemplatesReady); own.Reason != v1alpha1.ReasonNoHosts {
 		t.Errorf("without hosts: %+v", own)
 	}
