@@ -153,6 +153,70 @@ func TestLinkedCloneOnFiles(t *testing.T) {
 	})
 }
 
+// TestCloneOnAnotherHost checks which clones Proxmox creates on another host than the
+// template's, and the reasons for which it refuses the others.
+func TestCloneOnAnotherHost(t *testing.T) {
+	t.Parallel()
+	cfg := cluster()
+	disks := []string{"images", "iso"}
+	nas := pvesim.Storage{Name: "nas", Type: "nfs", Shared: true, Active: true, Content: disks}
+	san := pvesim.Storage{Name: "san", Type: "rbd", Shared: true, Active: true, Content: disks}
+	local := pvesim.Storage{Name: "local-lvm", Type: "lvmthin", Active: true, Content: disks}
+	cfg.Hosts[0].Storages = []pvesim.Storage{nas, san, local}
+	cfg.Hosts[1].Storages = []pvesim.Storage{nas, local}
+	cfg.Hosts[0].Templates[0].Storage = "nas"
+	onSAN := cfg.Hosts[0].Templates[0]
+	onSAN.VMID, onSAN.Storage = 9010, "san"
+	cfg.Hosts[0].Templates = append(cfg.Hosts[0].Templates, onSAN)
+	c := start(t, cfg)
+	check(t, c, []step{
+		{"on a local storage", "POST", vm9000 + "/clone", []string{"newid", "102", "full", "1", "storage", "local-lvm", "target", "pve-2"}, 500, "can't clone to non-shared storage 'local-lvm'"},
+		{"on a storage that the host lacks", "POST", vm9000 + "/clone", []string{"newid", "102", "full", "1", "storage", "san", "target", "pve-2"}, 500, "storage 'san' is not available on node 'pve-2'"},
+		{"on no host", "POST", vm9000 + "/clone", []string{"newid", "102", "target", "pve-7"}, 500, "no such cluster node 'pve-7'"},
+		{"linked, with a storage", "POST", vm9000 + "/clone", []string{"newid", "102", "storage", "nas", "target", "pve-2"}, 500, "parameter 'storage' not allowed for linked clones"},
+		{"of a local template", "POST", "/nodes/pve-2/qemu/9001/clone", []string{"newid", "102", "full", "1", "storage", "nas", "target", "pve-1"}, 500, "can't clone VM to node 'pve-1' (VM uses local storage)"},
+	})
+
+	tpm := c.root().call("PUT", vm9000+"/config", "tpmstate0", "nas:1,version=v2.0")
+	if tpm.status != 200 {
+		t.Fatalf("adding a TPM: %d %s", tpm.status, tpm.reason)
+	}
+	for _, tt := range []struct {
+		vmid, template int
+		host, disk     string
+		params         []string
+	}{
+		{vmid: 101, template: 9000, host: "pve-2", disk: "nas:9000/base-9000-disk-0.raw/101/vm-101-disk-0.qcow2", params: []string{"target", "pve-2"}},
+		{vmid: 102, template: 9000, host: "pve-2", disk: "nas:102/vm-102-disk-0.raw", params: []string{"target", "pve-2", "full", "1"}},
+		{vmid: 103, template: 9000, host: "pve-1", disk: "local-lvm:vm-103-disk-0", params: []string{"target", "pve-1", "full", "1", "storage", "local-lvm"}},
+		{vmid: 104, template: 9000, host: "pve-1", disk: "nas:9000/base-9000-disk-0.raw/104/vm-104-disk-0.qcow2", params: []string{"target", "localhost"}},
+		// Proxmox does not check that the host has the template's storage.
+		{vmid: 105, template: 9010, host: "pve-2", disk: "san:base-9010-disk-0/vm-105-disk-0", params: []string{"target", "pve-2"}},
+	} {
+		exit := c.run("POST", fmt.Sprintf("/nodes/pve-1/qemu/%d/clone", tt.template), append(tt.params, "newid", fmt.Sprint(tt.vmid))...)
+		if exit != "OK" {
+			t.Errorf("clone %d: %s", tt.vmid, exit)
+			continue
+		}
+		got := c.guest(tt.vmid)
+		disk, _, _ := strings.Cut(got.Config["scsi0"], ",")
+		if got.Host != tt.host || disk != tt.disk {
+			t.Errorf("clone %d is on %s with %q, want %s with %q", tt.vmid, got.Host, disk, tt.host, tt.disk)
+		}
+		if state := got.Config["tpmstate0"]; tt.template == 9000 && strings.Contains(state, "base") {
+			t.Errorf("clone %d has a linked TPM state: %q", tt.vmid, state)
+		}
+	}
+
+	// A CD image on a local storage also prevents the clone.
+	if answer := c.root().call("PUT", vm9000+"/config", "ide2", "local-lvm:cloudinit"); answer.status != 200 {
+		t.Fatalf("adding a drive: %d %s", answer.status, answer.reason)
+	}
+	check(t, c, []step{
+		{"with a local drive", "POST", vm9000 + "/clone", []string{"newid", "106", "target", "pve-2"}, 500, "can't clone VM to node 'pve-2' (VM uses local storage)"},
+	})
+}
+
 func TestConfigRefusals(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

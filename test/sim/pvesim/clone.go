@@ -21,6 +21,10 @@ type cloneJob struct {
 	storage        string
 }
 
+// copies reports whether the clone copies a disk. Linked clones also copy the TPM state
+// (qemu-server 9.2.6, PVE/API2/Qemu.pm:4546-4559).
+func (j *cloneJob) copies(key string) bool { return j.full || key == "tpmstate0" }
+
 // cloneVM handles POST …/clone.
 func cloneVM(r *request) (any, error) {
 	c := r.s.state
@@ -97,10 +101,12 @@ func (r *request) cloneMode(g *guest, job *cloneJob) *apiError {
 	return nil
 }
 
-// cloneTarget checks the target node and storage of the clone.
+// cloneTarget checks the target node and storage of the clone. Proxmox checks only a storage
+// in the request on the target node, neither the template's storages nor whether the node is
+// online (qemu-server 9.2.6, PVE/API2/Qemu.pm:4442-4467).
 func (r *request) cloneTarget(job *cloneJob) *apiError {
 	c := r.s.state
-	if name := r.p["target"]; name != "" {
+	if name := r.p["target"]; name != "" && name != "localhost" {
 		if job.to = c.hosts[name]; job.to == nil {
 			return dief("no such cluster node '%s'", name)
 		}
@@ -127,7 +133,10 @@ func (r *request) cloneTarget(job *cloneJob) *apiError {
 	return nil
 }
 
-// cloneDisks checks that the disks can be cloned in the job's mode, and checks the bridges.
+// cloneDisks checks that the disks can be cloned in the job's mode, and checks the bridges. A
+// clone on another node requires that all drives of the source, also CD images and drives
+// that the clone does not copy to the same storage, are on shared storages (qemu-server 9.2.6,
+// PVE/API2/Qemu.pm:282-323 and 4490-4499).
 func (r *request) cloneDisks(g *guest, job *cloneJob) *apiError {
 	shared := true
 	for _, key := range sortedKeys(g.conf) {
@@ -190,14 +199,15 @@ func (r *request) cloneDisk(job *cloneJob, key, text string) (bool, *apiError) {
 		return false, e
 	}
 	base := strings.Contains(d["file"], "base-")
-	if !job.full && (!base || !st.canLink()) {
+	if !job.copies(key) && (!base || !st.canLink()) {
 		return false, dief("Linked clone feature is not supported for '%s' (%s)", d["file"], key)
 	}
 	return st.Shared, nil
 }
 
-// runClone creates the target's configuration with a lock, waits for the clone's duration,
-// and completes the configuration.
+// runClone creates the clone's configuration with a lock, waits for the clone's duration, and
+// completes the configuration. Until its end, a clone for another node is on the source's
+// node (qemu-server 9.2.6, PVE/API2/Qemu.pm:4613-4708).
 func (r *request) runClone(ctx context.Context, t *task, job *cloneJob) error {
 	if e := r.checkClone(job); e != nil {
 		return e
@@ -323,7 +333,7 @@ func (r *request) copyDisk(clone *guest, job *cloneJob, key, text string) (strin
 	}
 	v := &volume{content: "images", format: from.format, size: from.size, vmid: clone.id}
 	name := st.freeName(clone.id)
-	if job.full {
+	if job.copies(key) {
 		if !st.room(v.size, false) { // as if the template's disk were full of data
 			return "", errors.New(st.noRoom(name, v.size))
 		}
