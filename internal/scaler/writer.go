@@ -240,6 +240,11 @@ func (w *Writer) Run(ctx context.Context) error {
 		case again > 0:
 			pause = min(pause, again)
 		}
+		// Others can change the fleet while this writer waits, also if a step ended without a
+		// change.
+		if err := w.release(); err != nil {
+			log.FromContext(ctx).Error(err, "failed to release the fleet's lock")
+		}
 		timer := time.NewTimer(pause)
 		select {
 		case <-w.wake:

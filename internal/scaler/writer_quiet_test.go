@@ -150,3 +150,35 @@ func TestWriterDoesNotFillTheHistory(t *testing.T) {
 	}
 	w.exist(t, int(vm.VMID))
 }
+
+// TestWriterReleasesTheLockWhileItWaits leaves a half-adopted VM in the fleet, with which the
+// writer can do nothing: between its attempts, other programs can lock the fleet.
+func TestWriterReleasesTheLockWhileItWaits(t *testing.T) {
+	t.Parallel()
+	w, _ := newForeign(t, func(map[string]string) {})
+	if _, err := w.adopt(t, func(context.Context) error { return errors.New("killed") }); err == nil {
+		t.Fatal("adopted")
+	}
+	w.run(t, func(config *scaler.WriterConfig) { config.Poll = time.Hour })
+	ticker := time.NewTicker(100 * time.Millisecond)
+	defer ticker.Stop()
+	deadline := time.NewTimer(2 * time.Minute)
+	defer deadline.Stop()
+	for held, free := false, 0; !held || free < 10; {
+		select {
+		case <-ticker.C:
+		case <-deadline.C:
+			t.Fatalf("the fleet was never free for a second; locked by the writer: %t", held)
+		}
+		unlock, err := store.NewDirectory(w.Store().Path()).Lock(t.Context())
+		switch {
+		case errors.Is(err, store.ErrLocked):
+			held, free = true, 0
+		case err != nil:
+			t.Fatal(err)
+		default:
+			free++
+			must(t, unlock())
+		}
+	}
+}
