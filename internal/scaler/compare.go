@@ -217,13 +217,7 @@ func (v *hostView) isStale(change *tfjson.ResourceChange) bool {
 	}
 	switch {
 	case actions.Delete():
-		if !marked || !exists {
-			return false
-		}
-		// The VMID provably belongs to another guest, or a person gave the VM back.
-		recorded.Pool, _ = strings.CutSuffix(recorded.Name, fmt.Sprintf("-%d", recorded.VMID))
-		other := v.mayBe(guest, &recorded) == nil && (guest.ClusterID != marker.ClusterID || fleet.Key(guest.Key) != marker.Key)
-		return other || v.givenBack(guest, &recorded)
+		return marked && exists && v.notOurs(guest, recorded, marker)
 	case actions.Update():
 		// The VM exists but was never completed, because the attempt to complete it was
 		// interrupted as well. After a new import it can be completed.
@@ -234,6 +228,14 @@ func (v *hostView) isStale(change *tfjson.ResourceChange) bool {
 		return v.interrupted && inFiles && !updated && !woken && ours && v.mayBeHalfMade(&vm, guest)
 	}
 	return false
+}
+
+// notOurs reports whether the guest with the VMID of a state entry without a file provably
+// belongs to another owner, or was given back.
+func (v *hostView) notOurs(guest located, recorded fleet.VM, marker fleet.Marker) bool {
+	recorded.Pool, _ = strings.CutSuffix(recorded.Name, fmt.Sprintf("-%d", recorded.VMID))
+	other := v.mayBe(guest, &recorded) == nil && (guest.ClusterID != marker.ClusterID || fleet.Key(guest.Key) != marker.Key)
+	return other || v.givenBack(guest, &recorded)
 }
 
 // mayBeHalfMade reports whether a VM's guest may never have been completed, because it
