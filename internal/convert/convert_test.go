@@ -419,7 +419,7 @@ func TestNetworksOfTemplates(t *testing.T) {
 			result := convertText(t, convert.KPP, map[string]string{
 				"config.yaml": c.config,
 				"class.yaml": "apiVersion: karpenter.proxmox.sinextra.dev/v1alpha1\nkind: ProxmoxNodeClass\nmetadata: {name: a}\n" +
-					"spec: {instanceTemplateRef: {kind: ProxmoxTemplate, name: a}, metadataOptions: {type: cdrom}}\n---\n" +
+					"spec: {instanceTemplateRef: {kind: ProxmoxTemplate, name: a}, metadataOptions: {type: cdrom}, securityGroups: [{name: web}]}\n---\n" +
 					"apiVersion: karpenter.proxmox.sinextra.dev/v1alpha1\nkind: ProxmoxTemplate\nmetadata: {name: a}\nspec: {region: '" + c.region + "', network: [" + c.cards + "]}\n",
 			})
 			config := content(t, result, "numaform.yaml")
@@ -428,6 +428,9 @@ func TestNetworksOfTemplates(t *testing.T) {
 			}
 			if got := strings.Contains(content(t, result, "manifests/nodeclasses.yaml"), "- net-192-0-2-0-24"); got != (c.pools != "") {
 				t.Errorf("the class has a pool: %t", got)
+			}
+			if strings.Contains(content(t, result, "manifests/nodeclasses.yaml"), "web") {
+				t.Error("the class has a group without firewall")
 			}
 			found := c.reason == ""
 			for _, line := range result.Lines {

@@ -1,10 +1,13 @@
 package convert
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -346,12 +349,33 @@ func kppBalance(c *conversion, at *place) {
 
 func kppGroupOf(c *conversion, at *place) {
 	fields, _ := at.value.(map[string]any)
-	if card := text(fields["interface"]); card != "" && card != "net0" {
-		at.verdict = Dropped
-		return
-	}
+	spec, name := c.spec(at.from.Name), text(fields["name"])
 	at.verdict, at.reason = Kept, ""
-	addTo(c.spec(at.from.Name), "securityGroups", text(fields["name"]))
+	// The class gets network cards of its own, with the group, instead of the template's.
+	ref, _ := at.from.at("spec", "instanceTemplateRef").(map[string]any)
+	if template := c.out[fragment+"/"+text(ref["kind"])+"/"+text(ref["name"])]; template != nil && spec["networks"] == nil {
+		var cards []any
+		for _, card := range mappings(get(template.fields, "spec", "networks")) {
+			cards = append(cards, maps.Clone(card))
+		}
+		if cards != nil {
+			spec["networks"] = cards
+		}
+	}
+	cards := mappings(spec["networks"])
+	number := strings.TrimPrefix(cmp.Or(text(fields["interface"]), "net0"), "net")
+	switch n, err := strconv.Atoi(number); {
+	case err == nil && n < len(cards) && cards[n]["firewall"] != true:
+		at.drop("it has no effect, because its interface is without firewall: true")
+	case err == nil && n < len(cards):
+		addTo(cards[n], "securityGroups", name)
+		at.ours = "ProxmoxNodeClass spec.networks[].securityGroups"
+	case number == "0":
+		addTo(spec, "securityGroups", name)
+		at.ours = "ProxmoxNodeClass spec.securityGroups"
+	default:
+		at.drop("its template does not describe the interface: add networks with this group to the class")
+	}
 }
 
 func kppName(_ *conversion, at *place) {

@@ -62,7 +62,7 @@ func kppOptions() []option {
 		{oursClass, "spec.metadataOptions.templatesRef.namespace", "", "the Secret is copied to numaform's namespace", noted},
 		{oursClass, "spec.metadataOptions.valuesRef.name", "ProxmoxNodeClass spec.metadata.valuesRef.name", "", elsewhere},
 		{oursClass, "spec.metadataOptions.valuesRef.namespace", "", "the Secret is copied to numaform's namespace", noted},
-		{oursClass, "spec.securityGroups[]", "ProxmoxNodeClass spec.securityGroups", "groups of interfaces other than net0 are not converted: add them to securityGroups of that interface in spec.networks. The other groups apply to all interfaces with firewall: true", kppGroupOf},
+		{oursClass, "spec.securityGroups[]", "ProxmoxNodeClass spec.securityGroups, ProxmoxNodeClass spec.networks[].securityGroups", "without networks in the template, groups of net0 apply to all interfaces with firewall: true", kppGroupOf},
 		{oursClass, "spec.resourcePool", "ProxmoxNodeClass spec.pool", "", copied},
 	}
 	rows = append(rows, same(

@@ -54,12 +54,12 @@ spec:
 				Pool: "workers", NodeClass: "workers", InstanceType: "big.4VCPU-16GB", CapacityType: "on-demand", VCPUs: 4, MemoryMiB: 16384,
 				Policy: fleet.PolicyDedicated, PinWith: fleet.PinWithHostAgent,
 				Template: "debian-13-k8s", Clone: fleet.CloneFull, CPUType: "x86-64-v3", Hardware: &fleet.Hardware{CPUFlags: []string{"+aes"}}, DiskGiB: 60, Storage: "local-lvm", SeedStorage: fleet.AnySeedStorage,
-				Networks: []fleet.Network{{Bridge: "vmbr0", Model: "virtio", MTU: 1500, Firewall: true}, {Bridge: "vmbr1", MTU: 1400, VLAN: 20, Addresses: []fleet.Address{
+				Networks: []fleet.Network{{Bridge: "vmbr0", Model: "virtio", MTU: 1500, Firewall: true}, {Bridge: "vmbr1", MTU: 1400, VLAN: 20, Firewall: true, Addresses: []fleet.Address{
 					{Pool: "net-192-0-2-0-24", Gateway: "192.0.2.1", DNSServers: []string{"192.0.2.53"}},
 					{Pool: "net-2001-db8---64", Gateway: "2001:db8::1", DNSServers: []string{"192.0.2.53"}},
 				}}},
 				Tags:         []string{"karpenter", "team-a"},
-				ResourcePool: "k8s/workers", SecurityGroups: []string{"kubernetes", "nodes"},
+				ResourcePool: "k8s/workers", SecurityGroups: []string{fleet.DeviceGroup("kubernetes", 0), fleet.DeviceGroup("nodes", 0), fleet.DeviceGroup("storage", 1)},
 			},
 			hosts: []string{"pve-2", "pve-3"}, lower: 30000, upper: 30999, macPrefix: "BC:24:11", addresses: []string{"192.0.2.", "2001:db8::"},
 			texts: map[string][]string{
