@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -89,16 +90,19 @@ func ensureClaim(ctx context.Context, c client.Client, candidate *Candidate, vm 
 		return nil, fmt.Errorf("creating NodeClaim %s: %w", claim.Name, err)
 	}
 
-	stored := claim.DeepCopy()
-	claim.Status.NodeName = node.Name
-	claim.Status.ProviderID = fleet.ProviderID(vm.Host.Region, vm.VMID)
-	claim.Status.Capacity, claim.Status.Allocatable = node.Status.Capacity, node.Status.Allocatable
-	for _, condition := range []string{karpv1.ConditionTypeLaunched, karpv1.ConditionTypeRegistered, karpv1.ConditionTypeInitialized} {
-		if !claim.StatusConditions().Get(condition).IsTrue() {
-			claim.StatusConditions().SetTrue(condition)
+	err = onConflict(ctx, c, claim, func() error {
+		stored := claim.DeepCopy()
+		claim.Status.NodeName = node.Name
+		claim.Status.ProviderID = fleet.ProviderID(vm.Host.Region, vm.VMID)
+		claim.Status.Capacity, claim.Status.Allocatable = node.Status.Capacity, node.Status.Allocatable
+		for _, condition := range []string{karpv1.ConditionTypeLaunched, karpv1.ConditionTypeRegistered, karpv1.ConditionTypeInitialized} {
+			if !claim.StatusConditions().Get(condition).IsTrue() {
+				claim.StatusConditions().SetTrue(condition)
+			}
 		}
-	}
-	if err := c.Status().Patch(ctx, claim, client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{})); err != nil {
+		return c.Status().Patch(ctx, claim, client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{}))
+	})
+	if err != nil {
 		return nil, fmt.Errorf("writing the status of NodeClaim %s: %w", claim.Name, err)
 	}
 	return claim, nil
@@ -111,8 +115,17 @@ func moveNode(ctx context.Context, c client.Client, name string, claim *karpv1.N
 	if err := c.Get(ctx, client.ObjectKey{Name: name}, node); err != nil {
 		return fmt.Errorf("reading node %s: %w", name, err)
 	}
+	err := onConflict(ctx, c, node, func() error { return own(ctx, c, node, claim, vm) })
+	if err != nil {
+		return fmt.Errorf("moving node %s to NodeClaim %s: %w", name, claim.Name, err)
+	}
+	return nil
+}
+
+// own is one attempt of moveNode.
+func own(ctx context.Context, c client.Client, node *corev1.Node, claim *karpv1.NodeClaim, vm *fleet.VM) error {
 	if !node.DeletionTimestamp.IsZero() {
-		return &RefusedError{Node: name, Problem: "it is being deleted"}
+		return &RefusedError{Node: node.Name, Problem: "it is being deleted"}
 	}
 	stored := node.DeepCopy()
 	controllerutil.AddFinalizer(node, karpv1.TerminationFinalizer)
@@ -138,10 +151,22 @@ func moveNode(ctx context.Context, c client.Client, name string, claim *karpv1.N
 	node.OwnerReferences = append(node.OwnerReferences, metav1.OwnerReference{
 		APIVersion: "karpenter.sh/v1", Kind: kind, Name: claim.Name, UID: claim.UID, BlockOwnerDeletion: &block,
 	})
-	if err := c.Patch(ctx, node, client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{})); err != nil {
-		return fmt.Errorf("moving node %s to NodeClaim %s: %w", name, claim.Name, err)
-	}
-	return nil
+	return c.Patch(ctx, node, client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{}))
+}
+
+// onConflict calls write, and again after it has read the object again, while other clients
+// change it meanwhile: kubelet, Karpenter and numaform's controller do.
+func onConflict(ctx context.Context, c client.Client, object client.Object, write func() error) error {
+	first := true
+	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		if !first {
+			if err := c.Get(ctx, client.ObjectKeyFromObject(object), object); err != nil {
+				return err
+			}
+		}
+		first = false
+		return write()
+	})
 }
 
 // drop deletes a NodeClaim of another autoscaler without deleting its Node and VM.
@@ -154,9 +179,12 @@ func drop(ctx context.Context, c client.Client, claim *karpv1.NodeClaim) error {
 	if err != nil {
 		return fmt.Errorf("reading NodeClaim %s: %w", claim.Name, err)
 	}
-	stored := now.DeepCopy()
-	now.Finalizers = nil
-	if err := c.Patch(ctx, now, client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{})); client.IgnoreNotFound(err) != nil {
+	err = onConflict(ctx, c, now, func() error {
+		stored := now.DeepCopy()
+		now.Finalizers = nil
+		return c.Patch(ctx, now, client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{}))
+	})
+	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("removing the finalizers of NodeClaim %s: %w", claim.Name, err)
 	}
 	if err := c.Delete(ctx, now, client.Preconditions{UID: &now.UID}); client.IgnoreNotFound(err) != nil {

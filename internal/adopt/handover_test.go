@@ -289,6 +289,44 @@ func TestHandover(t *testing.T) {
 	}
 }
 
+// TestHandoverBesideOthers changes each object right before the first write to it, as kubelet
+// and the controllers of a cluster do.
+func TestHandoverBesideOthers(t *testing.T) {
+	w := newWorld(t, 2400)
+	changed := map[string]bool{}
+	change := func(ctx context.Context, object client.Object) error {
+		name := fmt.Sprintf("%T %s", object, object.GetName())
+		if changed[name] {
+			return nil
+		}
+		changed[name] = true
+		other := object.DeepCopyObject().(client.Object)
+		return w.Patch(ctx, other, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"annotations":{"example.org/changed":"true"}}}`)))
+	}
+	beside := interceptor.NewClient(w.WithWatch, interceptor.Funcs{
+		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+			if err := change(ctx, object); err != nil {
+				return err
+			}
+			return c.Patch(ctx, object, patch, options...)
+		},
+		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, object client.Object, patch client.Patch, options ...client.SubResourcePatchOption) error {
+			if err := change(ctx, object); err != nil {
+				return err
+			}
+			return c.SubResource(sub).Patch(ctx, object, patch, options...)
+		},
+	})
+	candidate, vm := w.find()
+	if err := adopt.Handover(t.Context(), beside, candidate, vm, false, permitted); err != nil {
+		t.Fatal(err)
+	}
+	w.wantMoved(false)
+	if len(changed) != 3 {
+		t.Errorf("changed %v, want the Node and both NodeClaims", changed)
+	}
+}
+
 // safe checks that Kubernetes keeps the Node: an owner exists, and nothing is being deleted.
 func (w *world) safe() {
 	w.t.Helper()
