@@ -150,7 +150,7 @@ func TestSSHAuthorizedKeys(t *testing.T) {
 	if err := errors.Join(w.client.Create(t.Context(), secret), w.client.Create(t.Context(), own)); err != nil {
 		t.Fatal(err)
 	}
-	vm := w.vm(2005, "pve-1")
+	vm := w.vm(2025, "pve-1")
 	vm.NodeClass = own.Name
 	w.claim(vm)
 	w.seed(w.seeder(), vm)
