@@ -210,7 +210,7 @@ func TestReadsBack(t *testing.T) {
 	key := strings.Repeat("0a", 16)
 	cell := topology.NUMACell{GuestCPUs: topology.CPUs(0, 1), HostNodes: topology.CPUs(0), MemoryMiB: 2048, Policy: topology.NUMABind}
 	want := topology.Host{
-		Region: "r1", Name: "pve-1", Online: true, Machine: nuc, ReadAt: readAt,
+		Region: "r1", Name: "pve-1", Online: true, Machine: nuc, ReadAt: readAt, Backup: true,
 		Guests: []topology.Guest{
 			{VMID: 100, Name: "db", Kind: topology.GuestVM, Running: true, VCPUs: 2, MemoryMiB: 2048, Pins: topology.CPUs(0, 4), NUMA: []topology.NUMACell{cell}, Tags: []string{"a", "b"}},
 			{VMID: 101, Name: "ct", Kind: topology.GuestContainer, Running: true, VCPUs: 1, MemoryMiB: 512},
