@@ -136,6 +136,11 @@ func (t *Template) MadeFor(clusterID string) topology.MadeFor {
 	return topology.MadeFor{ClusterID: clusterID, Template: t.Of, Serial: t.Serial}
 }
 
+// ImageVolume returns the volume of the template's image.
+func (t *Template) ImageVolume() string {
+	return fmt.Sprintf("%s:import/template-%d.%s", t.Image.Storage, t.VMID, t.Image.Format)
+}
+
 // SortTemplates sorts templates by host and VMID.
 func SortTemplates(templates []Template) {
 	slices.SortFunc(templates, func(a, b Template) int {

@@ -183,21 +183,38 @@ func (c *Client) Seeds(ctx context.Context, host topology.HostName) ([]fleet.See
 		if storage.Active == 0 {
 			continue
 		}
-		var volumes []struct {
-			ID string `json:"volid"`
-		}
-		path := fmt.Sprintf("/nodes/%s/storage/%s/content?content=iso", host, url.PathEscape(storage.Storage))
-		if err := c.get(ctx, path, &volumes); err != nil {
+		volumes, err := c.volumes(ctx, host, storage.Storage, "iso")
+		if err != nil {
 			return nil, err
 		}
 		for _, volume := range volumes {
-			if seed, ok := fleet.ParseSeed(volume.ID); ok {
+			if seed, ok := fleet.ParseSeed(volume); ok {
 				seeds = append(seeds, seed)
 			}
 		}
 	}
 	slices.SortFunc(seeds, func(a, b fleet.Seed) int { return cmp.Compare(a.Volume, b.Volume) })
 	return seeds, nil
+}
+
+// Images returns the volumes of the disk images on a storage of a host.
+func (c *Client) Images(ctx context.Context, host topology.HostName, storage string) ([]string, error) {
+	return c.volumes(ctx, host, storage, "import")
+}
+
+// volumes returns the volumes of a content type on a storage of a host.
+func (c *Client) volumes(ctx context.Context, host topology.HostName, storage, content string) ([]string, error) {
+	var volumes []struct {
+		ID string `json:"volid"`
+	}
+	if err := c.get(ctx, fmt.Sprintf("/nodes/%s/storage/%s/content?content=%s", host, url.PathEscape(storage), content), &volumes); err != nil {
+		return nil, err
+	}
+	ids := make([]string, len(volumes))
+	for i := range volumes {
+		ids[i] = volumes[i].ID
+	}
+	return ids, nil
 }
 
 // seedImage returns an ISO image with files in its root. It has the Rock Ridge and Joliet

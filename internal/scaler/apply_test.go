@@ -138,6 +138,7 @@ type world struct {
 	store  store.Store
 	// stateDir is the state directory.
 	stateDir string
+	config   scaler.Config
 }
 
 func newWorld(t *testing.T) *world {
@@ -175,7 +176,7 @@ func newWorldOn(t *testing.T, sim *pvesim.Server, change func(*scaler.Config)) *
 		Progress: func(host topology.HostID, message string) { t.Logf("%s: %s", host, message) },
 	}
 	change(&config)
-	w.Scaler, w.store, w.stateDir = scaler.New(config), config.Store, config.StateDir
+	w.Scaler, w.store, w.stateDir, w.config = scaler.New(config), config.Store, config.StateDir, config
 	return w
 }
 

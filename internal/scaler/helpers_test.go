@@ -159,6 +159,8 @@ func (live) Busy(context.Context, topology.HostName) (bool, error) { return fals
 
 func (live) Online(context.Context, topology.HostName) (bool, error) { return true, nil }
 
+func (live) Images(context.Context, topology.HostName, string) ([]string, error) { return nil, nil }
+
 func (live) CanSetAffinity() (may bool, why string) {
 	return false, "numaform@pve!scaler is a token"
 }

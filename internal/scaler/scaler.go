@@ -33,6 +33,8 @@ type Proxmox interface {
 	// CanSetHugePages reports whether the credential may back a VM's memory with huge
 	// pages, and if not, the reason.
 	CanSetHugePages() (bool, string)
+	// Images returns the volumes of the disk images on a storage of a host.
+	Images(ctx context.Context, host topology.HostName, storage string) ([]string, error)
 	// ProviderEnv returns the environment variables with the provider's credential.
 	ProviderEnv() map[string]string
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	tfjson "github.com/hashicorp/terraform-json"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/numaform/numaform/fleet"
@@ -560,25 +561,41 @@ func (s *Scaler) planTemplates(ctx context.Context, change *Change, plan *RootPl
 
 	// Import the templates that exist and that the state lacks. Their parts are created in a
 	// change before: Proxmox does not download an image again, but the creation of a part
-	// together with the import would replace the VM.
-	known := map[string]bool{}
+	// together with the import would replace the VM. A VM that the state has at another
+	// address is not lost: the guard denies the plan.
+	known, recorded := map[string]bool{}, map[string]bool{}
 	for _, rc := range plan.Plan.JSON.ResourceChanges {
 		known[rc.Address] = rc.Change.Before != nil
+		if before, _ := rc.Change.Before.(map[string]any); before != nil && rc.Type == guard.ResourceType {
+			recorded[fmt.Sprint(before["vm_id"])] = true
+		}
 	}
-	lost := func(one fleet.Template) bool { return !known[generator.TemplateImport(&one).Address] }
 	var imports []fleet.Template
 	for _, one := range t.filed[t.host] {
-		if !slices.ContainsFunc(slices.Concat(t.intent.Keep, t.intent.Delete), func(other fleet.Template) bool { return other.VMID == one.VMID }) || !lost(one) {
+		same := func(other fleet.Template) bool { return other.VMID == one.VMID }
+		parts := generator.TemplateParts(&one)
+		switch {
+		case slices.ContainsFunc(t.intent.Absent, same):
+			leftover, err := s.leftover(ctx, t, &one, known)
+			if err != nil {
+				return err
+			}
+			if !leftover {
+				continue
+			}
+			options.Targets = append(options.Targets, parts[1])
+		case !slices.ContainsFunc(slices.Concat(t.intent.Keep, t.intent.Delete), same),
+			known[generator.TemplateImport(&one).Address], recorded[fmt.Sprint(one.VMID)]:
 			continue
-		}
-		imports = append(imports, one)
-		if parts := generator.TemplateParts(&one); !known[parts[0]] {
+		case !known[parts[0]]:
 			options.Targets = append(options.Targets, parts...)
-		} else {
+		default:
 			options.Imports = append(options.Imports, generator.TemplateImport(&one))
 		}
+		imports = append(imports, one)
 	}
 	if len(imports) == 0 {
+		t.keepFiles(change, plan.Plan.JSON)
 		s.check(plan)
 		return nil
 	}
@@ -591,8 +608,12 @@ func (s *Scaler) planTemplates(ctx context.Context, change *Change, plan *RootPl
 		options.Imports = nil
 		t.intent.Keep = imports
 	} else {
-		t.intent.Import = imports
 		for i := range imports {
+			if liveTemplate(t.snapshot.Host(t.host), &imports[i], t.intent.ClusterID) {
+				t.intent.Import = append(t.intent.Import, imports[i])
+			} else {
+				t.intent.Incomplete = append(t.intent.Incomplete, imports[i])
+			}
 			options.Targets = append(options.Targets, generator.TemplateCall(&imports[i]))
 		}
 	}
@@ -606,6 +627,35 @@ func (s *Scaler) planTemplates(ctx context.Context, change *Change, plan *RootPl
 	}
 	s.check(plan)
 	return nil
+}
+
+// leftover reports whether the image of a template without a VM exists, but not in the state:
+// the process that downloaded it was killed. The state gets it as it gets a lost one: Proxmox
+// compares its checksum and does not download it again.
+func (s *Scaler) leftover(ctx context.Context, c *templateChange, t *fleet.Template, known map[string]bool) (bool, error) {
+	live := s.region(c.host.Region).Live
+	if live == nil || known[generator.TemplateParts(t)[1]] || c.snapshot.Host(c.host).Storage(t.Image.Storage) == nil {
+		return false, nil
+	}
+	images, err := live.Images(ctx, c.host.Host, t.Image.Storage)
+	if err != nil {
+		return false, fmt.Errorf("looking for the image of template %d on %s: %w", t.VMID, c.host, err)
+	}
+	return slices.Contains(images, t.ImageVolume()), nil
+}
+
+// keepFiles keeps the files of removed templates while a plan still deletes a part of them:
+// the files are the only record of it after a crash or a failure. The next change removes
+// them.
+func (c *templateChange) keepFiles(change *Change, plan *tfjson.Plan) {
+	for _, one := range slices.Concat(c.intent.Delete, c.intent.Absent) {
+		if slices.ContainsFunc(plan.ResourceChanges, func(rc *tfjson.ResourceChange) bool {
+			return strings.HasPrefix(rc.Address, generator.TemplateCall(&one)+".") && !rc.Change.Actions.NoOp()
+		}) {
+			name := generator.TemplateFile(&one)
+			change.AfterFiles[name] = change.BeforeFiles[name]
+		}
+	}
 }
 
 // approveTemplates returns who approved a plan of templates, or an error if it must not be
@@ -682,7 +732,7 @@ func refs(templates []fleet.Template) []audit.TemplateRef {
 // applyTemplates reads Proxmox again, and applies a plan of templates if it is still valid.
 func (s *Scaler) applyTemplates(ctx context.Context, plan *RootPlan) error {
 	c := plan.templates
-	changing := slices.Concat(c.intent.Create, c.intent.Unfinished, c.intent.Import, c.intent.Delete)
+	changing := slices.Concat(c.intent.Create, c.intent.Unfinished, c.intent.Import, c.intent.Incomplete, c.intent.Delete)
 	var vmids []fleet.VMID
 	for i := range changing {
 		vmids = append(vmids, changing[i].VMID)

@@ -34,6 +34,9 @@ type TemplateIntent struct {
 	// Keep are existing templates: only their tags, pool and description may change. Import
 	// are the ones that the state lost.
 	Keep, Import []fleet.Template
+	// Incomplete are templates to import whose VM is not a template yet: the import makes it
+	// one.
+	Incomplete []fleet.Template
 	// Delete are the templates to delete. Nothing uses them.
 	Delete []fleet.Template
 	// Absent are templates to forget whose VM does not exist: only their images may still
@@ -74,15 +77,17 @@ var templateActions = map[operation]map[string][]string{
 func CheckTemplates(plan *tfjson.Plan, intent TemplateIntent, rules Rules) Verdict {
 	c := newChecker(Intent{ClusterID: intent.ClusterID, VMIDs: intent.VMIDs, Targeted: intent.Targeted}, templates)
 	for _, list := range []struct {
-		operation operation
-		templates []fleet.Template
+		operation  operation
+		templates  []fleet.Template
+		incomplete bool
 	}{
-		{opCreate, intent.Create},
-		{opFinish, intent.Unfinished},
-		{opKeep, intent.Keep},
-		{opImport, intent.Import},
-		{opDelete, intent.Delete},
-		{opForget, intent.Absent},
+		{opCreate, intent.Create, false},
+		{opFinish, intent.Unfinished, false},
+		{opKeep, intent.Keep, false},
+		{opImport, intent.Import, false},
+		{opImport, intent.Incomplete, true},
+		{opDelete, intent.Delete, false},
+		{opForget, intent.Absent, false},
 	} {
 		for i := range list.templates {
 			t := &list.templates[i]
@@ -90,7 +95,7 @@ func CheckTemplates(plan *tfjson.Plan, intent TemplateIntent, rules Rules) Verdi
 			if label != "" && '0' <= label[0] && label[0] <= '9' {
 				label = "_" + label
 			}
-			target := Target{Address: "module." + label + "." + templateVM, VMID: t.VMID, Key: fleet.Key(t.Of), Host: t.Host.Host}
+			target := Target{Address: "module." + label + "." + templateVM, VMID: t.VMID, Key: fleet.Key(t.Of), Host: t.Host.Host, Incomplete: list.incomplete}
 			r := c.request(list.operation, target)
 			r.template = t
 			r.done = list.operation == opKeep || list.operation == opForget
@@ -138,7 +143,7 @@ func (c *checker) templatePart(rc *tfjson.ResourceChange) {
 
 	before, after := attributes(rc.Change.Before), attributes(rc.Change.After)
 	if before != nil {
-		c.existingPart(rc, t, before)
+		c.existingPart(rc, r, before)
 	}
 	if after == nil {
 		return
@@ -158,7 +163,8 @@ func (c *checker) templatePart(rc *tfjson.ResourceChange) {
 
 // existingPart checks which VM or file of Proxmox a change is about, and that an import
 // changes only what the provider does not read from Proxmox.
-func (c *checker) existingPart(rc *tfjson.ResourceChange, t *fleet.Template, before values) {
+func (c *checker) existingPart(rc *tfjson.ResourceChange, r *request, before values) {
+	t := r.template
 	switch rc.Type {
 	case ResourceType:
 		c.numbered(rc.Address, before, inState)
@@ -167,7 +173,7 @@ func (c *checker) existingPart(rc *tfjson.ResourceChange, t *fleet.Template, bef
 			return
 		}
 		for _, name := range changed(rc.Change) {
-			if !mayUpdate(rc.Type, name) && name != "disk.import_from" && !slices.Contains(providerOnly, name) && !strings.HasPrefix(name, "timeout_") {
+			if !mayUpdate(rc.Type, name) && !(r.Incomplete && name == "template") && name != "disk.import_from" && !slices.Contains(providerOnly, name) && !strings.HasPrefix(name, "timeout_") {
 				c.deny(RuleUpdate, rc.Address, name+" of the template differs from its file, so it was not created from that file: "+
 					"check the template, and delete it in Proxmox if nothing needs it")
 			}
@@ -175,7 +181,7 @@ func (c *checker) existingPart(rc *tfjson.ResourceChange, t *fleet.Template, bef
 	case downloadType:
 		// The provider deletes whatever the state names: any volume of any storage.
 		image := imageOf(t)
-		image["id"] = volumeOf(t)
+		image["id"] = t.ImageVolume()
 		for _, name := range []string{"id", "node_name", "datastore_id", "content_type"} {
 			if text(before[name]) != image[name] {
 				c.deny(RuleIdentity, rc.Address, fmt.Sprintf("%s in the state is %s, but %q was requested, so the file may belong to another owner: check the state, then plan again",
@@ -234,7 +240,7 @@ func (c *checker) templateValues(t *fleet.Template) values {
 			"cores": int64(2), "sockets": int64(1), "numa": true, "type": cmp.Or(hardware.CPUType, "host"), "flags": texts(hardware.CPUFlags), "units": computed{},
 		}},
 		"disk": blocks{values{
-			"interface": "scsi0", "datastore_id": storage, "import_from": volumeOf(t),
+			"interface": "scsi0", "datastore_id": storage, "import_from": t.ImageVolume(),
 			"size": hardware.DiskGiB, "cache": cmp.Or(hardware.Cache, "none"), "discard": discard, "iothread": true, "ssd": hardware.SSD,
 			"aio": "io_uring", "backup": true, "replicate": true, "file_format": computed{}, "path_in_datastore": computed{},
 		}},
@@ -262,16 +268,11 @@ func (c *checker) templateValues(t *fleet.Template) values {
 	return expected
 }
 
-// volumeOf returns the volume of a template's image.
-func volumeOf(t *fleet.Template) string {
-	return fmt.Sprintf("%s:import/template-%d.%s", t.Image.Storage, t.VMID, t.Image.Format)
-}
-
 // imageOf returns the expected values of a template's image.
 func imageOf(t *fleet.Template) values {
 	return values{
 		"node_name": string(t.Host.Host), "datastore_id": t.Image.Storage, "content_type": "import",
-		"file_name": path.Base(volumeOf(t)), "url": t.Image.URL,
+		"file_name": path.Base(t.ImageVolume()), "url": t.Image.URL,
 		"checksum": strings.ToLower(t.Image.Checksum), "checksum_algorithm": t.Image.Algorithm, "verify": !t.Image.Insecure,
 		"upload_timeout": int64(templateHour), "id": computed{}, "size": computed{},
 	}

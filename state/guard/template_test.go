@@ -292,6 +292,9 @@ func TestCheckTemplates(t *testing.T) {
 			plan.ResourceChanges[0].Change.Importing = &tfjson.Importing{ID: "pve-1/9100"}
 		}},
 		{name: "import a lost one", intent: guard.TemplateIntent{Import: list}, actions: updated, before: edited(existingVM(), "tags", []any{}), after: existingVM(), edit: importing("pve-1/9100")},
+		{name: "import one that is not a template yet", intent: guard.TemplateIntent{Incomplete: list}, actions: updated, before: edited(existingVM(), "template", false), after: existingVM(), edit: importing("pve-1/9100")},
+		{name: "import a VM as a template", intent: guard.TemplateIntent{Import: list}, actions: updated, before: edited(existingVM(), "template", false), after: existingVM(), want: guard.RuleUpdate, edit: importing("pve-1/9100")},
+		{name: "import an unfinished one that would change", intent: guard.TemplateIntent{Incomplete: list}, actions: updated, before: edited(existingVM(), "bios", "ovmf"), after: existingVM(), want: guard.RuleUpdate, edit: importing("pve-1/9100")},
 		{name: "import another VM", intent: guard.TemplateIntent{Import: list}, actions: updated, before: edited(existingVM(), "tags", []any{}), after: existingVM(), want: guard.RuleImport, edit: importing("pve-1/9101")},
 		{name: "import a VM of another owner", intent: guard.TemplateIntent{Import: list}, actions: updated, before: edited(existingVM(), "description", ""), after: existingVM(), want: guard.RuleIdentity, edit: importing("pve-1/9100")},
 		{name: "import one that would change", intent: guard.TemplateIntent{Import: list}, actions: updated, before: edited(existingVM(), "bios", "ovmf"), after: existingVM(), want: guard.RuleUpdate, edit: importing("pve-1/9100")},
