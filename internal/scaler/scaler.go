@@ -33,8 +33,6 @@ type Proxmox interface {
 	// CanSetHugePages reports whether the credential may back a VM's memory with huge
 	// pages, and if not, the reason.
 	CanSetHugePages() (bool, string)
-	// Images returns the volumes of the disk images on a storage of a host.
-	Images(ctx context.Context, host topology.HostName, storage string) ([]string, error)
 	// ProviderEnv returns the environment variables with the provider's credential.
 	ProviderEnv() map[string]string
 }
@@ -46,6 +44,8 @@ type Hosts interface {
 	// Online reports whether the cluster reaches a host. It returns an error if that is
 	// unknown.
 	Online(ctx context.Context, host topology.HostName) (bool, error)
+	// Images returns the volumes of the disk images on a storage of a host.
+	Images(ctx context.Context, host topology.HostName, storage string) ([]string, error)
 }
 
 // Guests performs operations on VMs that no plan can. Each returned string is a line for

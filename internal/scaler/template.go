@@ -532,27 +532,33 @@ func (s *Scaler) templateVMID(c *templateChange) (fleet.VMID, error) {
 	return 0, &NoTemplateVMIDError{Region: region, Range: bounds}
 }
 
+// forgetTemplates removes the templates of a host from the state, because the host left the
+// Proxmox cluster.
+func forgetTemplates(ctx context.Context, t *templateChange, plan *RootPlan) error {
+	resources, err := plan.workspace.Resources(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range resources {
+		if !slices.ContainsFunc(t.intent.Absent, func(one fleet.Template) bool {
+			return strings.HasPrefix(resources[i].Address, generator.TemplateCall(&one)+".")
+		}) {
+			continue
+		}
+		if err := plan.workspace.Forget(ctx, resources[i].Address); err != nil {
+			return err
+		}
+		plan.outside = append(plan.outside, fmt.Sprintf("removed %s from the state, because host %s left the Proxmox cluster", resources[i].Address, plan.Host))
+	}
+	return nil
+}
+
 // planTemplates plans the templates of a host, or removes them from the state if the host
 // left the Proxmox cluster.
 func (s *Scaler) planTemplates(ctx context.Context, change *Change, plan *RootPlan) (err error) {
 	t := change.templates
 	if t.gone {
-		resources, err := plan.workspace.Resources(ctx)
-		if err != nil {
-			return err
-		}
-		for i := range resources {
-			if !slices.ContainsFunc(t.intent.Absent, func(one fleet.Template) bool {
-				return strings.HasPrefix(resources[i].Address, generator.TemplateCall(&one)+".")
-			}) {
-				continue
-			}
-			if err := plan.workspace.Forget(ctx, resources[i].Address); err != nil {
-				return err
-			}
-			plan.outside = append(plan.outside, fmt.Sprintf("removed %s from the state, because host %s left the Proxmox cluster", resources[i].Address, plan.Host))
-		}
-		return nil
+		return forgetTemplates(ctx, t, plan)
 	}
 	options := state.PlanOptions{Refresh: true}
 	if plan.Plan, err = plan.workspace.Plan(ctx, options); err != nil {

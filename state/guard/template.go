@@ -173,7 +173,8 @@ func (c *checker) existingPart(rc *tfjson.ResourceChange, r *request, before val
 			return
 		}
 		for _, name := range changed(rc.Change) {
-			if !mayUpdate(rc.Type, name) && !(r.Incomplete && name == "template") && name != "disk.import_from" && !slices.Contains(providerOnly, name) && !strings.HasPrefix(name, "timeout_") {
+			allowed := mayUpdate(rc.Type, name) || r.Incomplete && name == "template"
+			if !allowed && name != "disk.import_from" && !slices.Contains(providerOnly, name) && !strings.HasPrefix(name, "timeout_") {
 				c.deny(RuleUpdate, rc.Address, name+" of the template differs from its file, so it was not created from that file: "+
 					"check the template, and delete it in Proxmox if nothing needs it")
 			}
