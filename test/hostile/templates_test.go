@@ -283,7 +283,7 @@ func TestTemplateRoots(t *testing.T) {
 		})},
 		{name: "ISO image instead of the image", refused: true, all: true, do: values(image, map[string]any{"id": "local:iso/accounting.iso", "content_type": "iso", "file_name": "accounting.iso"})},
 		{name: "disk instead of the image", do: values(image, map[string]any{"id": "local-lvm:vm-150-disk-0", "datastore_id": "local-lvm", "content_type": "images"})},
-		{name: "other address of the VM", do: inState(vm, func(resource, _ map[string]any) { resource["module"] = "module.other" })},
+		{name: "other address of the VM", refused: true, do: inState(vm, func(resource, _ map[string]any) { resource["module"] = "module.other" })},
 		{name: "resource of another type", refused: true, do: inState(image, func(resource, _ map[string]any) {
 			resource["type"], resource["name"] = "proxmox_virtual_environment_file", "x"
 		})},
