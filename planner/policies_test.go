@@ -436,17 +436,17 @@ func TestMemoryOvercommit(t *testing.T) {
 					used += existing[i].MemoryMiB
 				}
 			}
-			told := 0
+			reported := 0
 			for _, p := range placed {
-				told += count(strings.Contains(p.Reason, "overcommits the memory of the host by"))
+				reported += count(strings.Contains(p.Reason, "overcommits the memory of the host by"))
 			}
 			beyond := 0
 			for range placed {
 				used += tt.vm.MemoryMiB
 				beyond += count(used > 64*gib-h.ReservedMemoryMiB-h.NUMANodes[0].HugePages[1<<20]*gib)
 			}
-			if told != beyond {
-				t.Errorf("%d placements report that memory is overcommitted, want %d: %v", told, beyond, placed)
+			if reported != beyond {
+				t.Errorf("%d placements report that memory is overcommitted, want %d: %v", reported, beyond, placed)
 			}
 		})
 	}

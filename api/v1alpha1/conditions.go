@@ -81,7 +81,7 @@ const (
 	// ReasonAddressPoolNotFound: the region has no such address pool, or not one that the
 	// network device can use.
 	ReasonAddressPoolNotFound = "AddressPoolNotFound"
-	// ReasonVMIDsOutside: the VMIDs of the class are not among those of the region.
+	// ReasonVMIDsOutside: vmidRange of the class is not within vmid_range of the host's region.
 	ReasonVMIDsOutside = "VMIDsOutside"
 	// ReasonNoHost: no host meets all requirements.
 	ReasonNoHost = "NoHost"

@@ -52,7 +52,7 @@ func (c *conversion) kppTemplateOf(o *Object, spec map[string]any, name string) 
 	if out == nil {
 		return
 	}
-	// The disks of all clones are at least as large as those of their classes, so the image
+	// The disks of all clones are at least as large as in their classes, so the image
 	// fits into the smallest of these.
 	size := kppDiskGiB
 	if found := regexp.MustCompile(`^([0-9]+)([GT])i?$`).FindStringSubmatch(text(get(spec, "bootDevice", "size"))); found != nil {

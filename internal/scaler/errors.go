@@ -104,7 +104,7 @@ type MarkerLostError struct {
 func (e *MarkerLostError) Error() string {
 	if e.Adopted {
 		return fmt.Sprintf("vm %s: guest %d on %s looks like this VM, but its description lacks the marker line: if its adoption was interrupted, run numaform adopt again; "+
-			"if nobody adopted this VM, delete the VM's file; if numaform managed it before and its description was overwritten, add this line: %s", e.VM, e.VMID, e.Host, e.Marker)
+			"if no user adopted this VM, delete the VM's file; if numaform managed it before and its description was overwritten, add this line: %s", e.VM, e.VMID, e.Host, e.Marker)
 	}
 	return fmt.Sprintf("vm %s: guest %d on %s looks like this VM, but its description lacks the marker line: add this line to the description: %s",
 		e.VM, e.VMID, e.Host, e.Marker)

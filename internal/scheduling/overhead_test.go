@@ -147,7 +147,7 @@ func TestEvictionPercent(t *testing.T) {
 }
 
 // TestGuestDisk checks that a Node is predicted to have no more ephemeral storage than its
-// file system has, and not much less. The sizes in MiB are those of ext4 on Debian's cloud
+// file system has, and not much less. The sizes in MiB are from ext4 on Debian's cloud
 // image, as mke2fs and resize2fs 1.47 create it: see usableDisk in test/sim/guestsim.
 func TestGuestDisk(t *testing.T) {
 	for disk, actual := range map[int64]int64{8: 7860, 10: 9876, 30: 30032, 100: 100582, 256: 257820, 1024: 1031910} {

@@ -475,7 +475,7 @@ func TestAdoptOthers(t *testing.T) {
 		}
 	}
 	// internal/provider/proxmox/proxmox.go, buildVirtualMachineOptions: memory, cores, tags and
-	// networks; the other options are those of the user's NodeSmithProvider.
+	// networks; the other options are from the user's NodeSmithProvider.
 	const kns, byName = "small-x7k2p", "small-q9z4m"
 	knsVM := func(name, mac string) map[string]string {
 		return map[string]string{
@@ -497,7 +497,7 @@ func TestAdoptOthers(t *testing.T) {
 		k.podOn(name)
 	}
 	if out, err := k.adopt(); err == nil || !strings.Contains(out, "name the Nodes to adopt") {
-		t.Errorf("adopted nodes that nobody named: %v\n%s", err, out)
+		t.Errorf("adopted nodes that were not requested: %v\n%s", err, out)
 	}
 	out, err := k.adopt(kpx, onK3s, kns, byName)
 	if err == nil || strings.Contains(out, "--approve") {
@@ -530,7 +530,7 @@ func TestAdoptOthers(t *testing.T) {
 		}
 	}
 
-	// A VM that is given back is nobody's: numaform neither changes it nor its Node.
+	// numaform changes neither a VM that was given back nor its Node.
 	k.stop(syscall.SIGTERM)
 	k.giveBack(kns, 2103)
 	k.start()
