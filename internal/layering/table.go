@@ -69,6 +69,7 @@ func Table() []Row {
 		{Package: "internal/audit", Floor: 3},
 		{Package: "internal/control", Floor: 3},
 		{Package: "internal/convert", Floor: 3, Pure: true},
+		{Package: "internal/forge", Floor: 3},
 		{Package: "internal/jointoken", Floor: 3},
 		{Package: "internal/proxmox", Floor: 3},
 		{Package: "internal/pvesim", Floor: 3, Support: true},
@@ -76,6 +77,7 @@ func Table() []Row {
 
 		{Package: "internal/conformance", Floor: 4},
 		{Package: "internal/fleetsim", Floor: 4, Support: true},
+		{Package: "internal/forge/forgetest", Floor: 4, Support: true},
 		{Package: "internal/guestsim", Floor: 4, Support: true},
 		{Package: "internal/hostagent", Floor: 4, Support: true},
 		{Package: "internal/scheduling", Floor: 4},
