@@ -23,8 +23,8 @@ import (
 	"github.com/numaform/numaform/internal/audit"
 )
 
-// defaultBranch is the branch if GitConfig has none.
-const defaultBranch = "main"
+// DefaultBranch is the branch if GitConfig has none.
+const DefaultBranch = "main"
 
 // GitConfig configures a fleet's repository.
 type GitConfig struct {
@@ -82,7 +82,7 @@ var _ Store = (*Git)(nil)
 // NewGit returns the fleet in a git repository. It does no I/O.
 func NewGit(config GitConfig) (*Git, error) {
 	if config.Branch == "" {
-		config.Branch = defaultBranch
+		config.Branch = DefaultBranch
 	}
 	if config.Author == (GitAuthor{}) {
 		config.Author = GitAuthor{Name: "numaform", Email: "numaform@localhost"}

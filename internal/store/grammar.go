@@ -84,6 +84,7 @@ var (
 	vmFile     = regexp.MustCompile(`^node-[a-z0-9]([a-z0-9-]{0,126}[a-z0-9])?\.tf$`)
 	// templateFile matches the file of a template.
 	templateFile = regexp.MustCompile(`^template-[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.tf$`)
+	proposalFile = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?\.diff$`)
 	yearDir      = regexp.MustCompile(`^[0-9]{4}$`)
 	monthDir     = regexp.MustCompile(`^[0-9]{2}$`)
 	forgeFile    = regexp.MustCompile(`^(CODEOWNERS|README.*|LICENSE.*|\.gitattributes|\.gitlab-ci\.yml|\.github|\.gitea|\.forgejo)$`)
@@ -112,10 +113,16 @@ func roleOf(name string, dir bool) role {
 		}
 	case name == "fleet.json", name == ".gitignore":
 		return roleFile
-	case len(parts) == 3 && parts[2] == ".terraform.lock.hcl":
+	case len(parts) == 3 && parts[2] == ".terraform.lock.hcl", isProposal(parts, dir):
 		return roleSkipped
 	}
 	return roleRefused
+}
+
+// isProposal reports whether a path is the file of a proposal, which is not part of the
+// desired state.
+func isProposal(parts []string, dir bool) bool {
+	return len(parts) == 2 && parts[0] == proposalDir && !dir && proposalFile.MatchString(parts[1])
 }
 
 // roleInTemplates returns the role of a path below templates/<region>. The directory and

@@ -1,0 +1,365 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"time"
+
+	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/plumbing/object"
+	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
+	"github.com/go-git/go-git/v5/plumbing/storer"
+
+	"github.com/numaform/numaform/generator"
+)
+
+// proposalDir is the directory, in the fleet's, with proposals that were merged and whose
+// change has not ended yet. It contains no part of the desired state.
+const proposalDir = "proposals"
+
+// Proposal is a change that is pending approval, as one file on a branch. A merge of the
+// branch changes no file of the desired state: numaform does that once the change begins.
+type Proposal struct {
+	// Branch is the branch, without refs/heads, and Name the name of the file.
+	Branch, Name string
+	Content      []byte
+	Message      string
+	Time         time.Time
+}
+
+// path returns the path of a proposal's file in the repository.
+func (g *Git) proposalPath(name string) string {
+	return g.inRepository(path.Join(proposalDir, name+".diff"))
+}
+
+// ErrNoRemote is returned for proposals in a repository without a remote.
+var ErrNoRemote = errors.New("the fleet's repository has no remote, so it has no pull requests: set fleet.git.remote")
+
+// Propose sets the proposal's branch to a commit that adds the proposal's file, and nothing
+// else, to the fleet's branch, and returns that commit. If the branch has such a commit,
+// based on any earlier commit of the fleet's branch, it stays. Otherwise Propose replaces
+// whatever the branch has, unless another client changes the branch at the same time. A
+// fleet without a branch gets one, with an empty commit.
+func (g *Git) Propose(ctx context.Context, p Proposal) (commit string, err error) {
+	if !proposalFile.MatchString(p.Name + ".diff") {
+		return "", fmt.Errorf("proposing %s: not a valid name of a proposal", printable(p.Name))
+	}
+	name := plumbing.NewBranchReferenceName(p.Branch)
+	err = g.with(func(r *repository) error {
+		seen, err := r.fetchOther(ctx, name)
+		if err != nil {
+			return err
+		}
+		base, err := r.hash(r.branch)
+		if err != nil {
+			return err
+		}
+		if base.IsZero() {
+			if base, err = r.startBranch(ctx, p.Time); err != nil {
+				return err
+			}
+		}
+		file, err := r.putBlob(p.Content)
+		if err != nil {
+			return err
+		}
+		edits := map[string]blob{g.proposalPath(p.Name): file}
+		if same, err := r.addsOnly(seen, base, edits); same || err != nil {
+			commit = seen.String()
+			return err
+		}
+
+		tree, err := r.objects.tree(base)
+		if err != nil {
+			return err
+		}
+		made, err := r.commit(base, tree, edits, p.Message, p.Time)
+		if err != nil {
+			return err
+		}
+		commit = made.String()
+		return r.push(ctx, name, seen, made)
+	})
+	if err != nil {
+		return "", fmt.Errorf("pushing the proposal %s to branch %s: %w", p.Name, p.Branch, err)
+	}
+	return commit, nil
+}
+
+// startBranch creates the fleet's branch with an empty commit.
+func (r *repository) startBranch(ctx context.Context, at time.Time) (plumbing.Hash, error) {
+	tree, err := r.objects.tree(plumbing.ZeroHash)
+	if err != nil {
+		return plumbing.ZeroHash, err
+	}
+	first, err := r.commit(plumbing.ZeroHash, tree, nil, "numaform: start the fleet\n", at)
+	if err != nil {
+		return plumbing.ZeroHash, err
+	}
+	return first, r.publish(ctx, plumbing.ZeroHash, first)
+}
+
+// addsOnly reports whether a commit makes exactly the edits to its only parent, and the
+// parent is a commit of the branch with the head base.
+func (r *repository) addsOnly(commit, base plumbing.Hash, edits map[string]blob) (bool, error) {
+	if commit.IsZero() {
+		return false, nil
+	}
+	found, err := object.GetCommit(r.objects, commit)
+	if err != nil || len(found.ParentHashes) != 1 {
+		return false, nil //nolint:nilerr // an unreadable commit is replaced
+	}
+	if known, err := r.isAncestor(found.ParentHashes[0], base); !known || err != nil {
+		return false, err
+	}
+	tree, err := r.objects.tree(found.ParentHashes[0])
+	if err != nil {
+		return false, err
+	}
+	want, err := r.edit(tree, edits)
+	return want == found.TreeHash, err
+}
+
+// HasProposal fetches, and reports whether the fleet's branch has the file of a proposal
+// with exactly that content, however it was merged.
+func (g *Git) HasProposal(ctx context.Context, name string, content []byte) (has bool, err error) {
+	err = g.with(func(r *repository) error {
+		if _, err := r.fetchOther(ctx); err != nil {
+			return err
+		}
+		at, err := r.proposal(name)
+		has = at == plumbing.ComputeHash(plumbing.BlobObject, content)
+		return err
+	})
+	return has, err
+}
+
+// proposal returns the hash of a proposal's file on the fleet's branch; zero if there is
+// none.
+func (r *repository) proposal(name string) (plumbing.Hash, error) {
+	head, err := r.hash(r.branch)
+	if err != nil {
+		return head, err
+	}
+	tree, err := r.objects.tree(head)
+	if err != nil {
+		return plumbing.ZeroHash, err
+	}
+	file := r.proposalPath(name)
+	if tree, err = r.objects.subtree(tree, path.Dir(file)); err != nil {
+		return plumbing.ZeroHash, err
+	}
+	for _, entry := range tree.Entries {
+		if entry.Name == path.Base(file) && entry.Mode.IsFile() {
+			return entry.Hash, nil
+		}
+	}
+	return plumbing.ZeroHash, nil
+}
+
+// DropProposals removes the files of proposals from the fleet's branch. It returns ErrMoved
+// if another client pushes to the branch at the same time.
+func (g *Git) DropProposals(ctx context.Context, at time.Time, names ...string) error {
+	err := g.with(func(r *repository) error {
+		if _, err := r.fetchOther(ctx); err != nil {
+			return err
+		}
+		edits := map[string]blob{}
+		for _, name := range names {
+			found, err := r.proposal(name)
+			if err != nil {
+				return err
+			}
+			if !found.IsZero() {
+				edits[r.proposalPath(name)] = blob{}
+			}
+		}
+		head, err := r.hash(r.branch)
+		if err != nil || len(edits) == 0 {
+			return err
+		}
+		tree, err := r.objects.tree(head)
+		if err != nil {
+			return err
+		}
+		commit, err := r.commit(head, tree, edits, "numaform: remove finished proposals\n", at)
+		if err != nil {
+			return err
+		}
+		return r.publish(ctx, head, commit)
+	})
+	if err != nil {
+		return fmt.Errorf("removing finished proposals: %w", err)
+	}
+	return nil
+}
+
+// DropBranch deletes a branch of the remote if it is still at the commit.
+func (g *Git) DropBranch(ctx context.Context, branch, commit string) error {
+	return g.with(func(r *repository) error {
+		if r.remote == nil {
+			return ErrNoRemote
+		}
+		if err := r.remote.remove(ctx, plumbing.NewBranchReferenceName(branch), plumbing.NewHash(commit)); err != nil {
+			return fmt.Errorf("deleting branch %s of %s: %w", branch, r.remote.url, err)
+		}
+		return nil
+	})
+}
+
+// MergeError reports that a reference cannot be merged into the fleet's branch.
+type MergeError struct{ Problem string }
+
+func (e *MergeError) Error() string { return e.Problem }
+
+// AfterMerge fetches a reference of the remote, which must be at the commit, and returns the
+// fleet's files as they are now and as they would be after a merge. It compares only files
+// of the fleet, and refuses a reference with other files as Read does. It returns a
+// MergeError if the reference is elsewhere, or both sides changed the same file.
+func (g *Git) AfterMerge(ctx context.Context, reference, commit string) (now, after generator.Files, err error) {
+	err = g.with(func(r *repository) error {
+		theirs, err := r.fetchOther(ctx, plumbing.ReferenceName(reference))
+		if err != nil {
+			return err
+		}
+		if theirs.String() != commit {
+			return &MergeError{Problem: fmt.Sprintf("%s is at commit %.12s, not at %.12s", reference, theirs, commit)}
+		}
+		head, err := r.hash(r.branch)
+		if err != nil {
+			return err
+		}
+		base, err := r.mergeBase(head, theirs)
+		if err != nil {
+			return err
+		}
+		sides := make([]generator.Files, 3)
+		for i, at := range []plumbing.Hash{base, head, theirs} {
+			files, err := r.committed(at)
+			if err != nil {
+				return err
+			}
+			sides[i] = generator.Select(files)
+		}
+		now = sides[1]
+		after, err = merged(sides[0], now, sides[2])
+		return err
+	})
+	return now, after, err
+}
+
+// mergeBase returns the newest common ancestor of two commits.
+func (r *repository) mergeBase(ours, theirs plumbing.Hash) (plumbing.Hash, error) {
+	if ours.IsZero() {
+		return plumbing.ZeroHash, &MergeError{Problem: "the fleet's branch has no commit"}
+	}
+	mine, err := object.GetCommit(r.objects, ours)
+	if err != nil {
+		return plumbing.ZeroHash, fmt.Errorf("reading commit %s: %w", ours, err)
+	}
+	other, err := object.GetCommit(r.objects, theirs)
+	if err != nil {
+		return plumbing.ZeroHash, fmt.Errorf("reading commit %s: %w", theirs, err)
+	}
+	bases, err := mine.MergeBase(other)
+	if err != nil {
+		return plumbing.ZeroHash, fmt.Errorf("comparing commits %s and %s: %w", ours, theirs, err)
+	}
+	if len(bases) == 0 {
+		return plumbing.ZeroHash, &MergeError{Problem: "it has no common ancestor with the fleet's branch"}
+	}
+	return bases[0].Hash, nil
+}
+
+// merged returns the files of ours with the changes between base and theirs.
+func merged(base, ours, theirs generator.Files) (generator.Files, error) {
+	after := generator.Files{}
+	names := map[string]bool{}
+	for _, side := range []generator.Files{base, ours, theirs} {
+		for name := range side {
+			names[name] = true
+		}
+	}
+	var conflicts []string
+	for name := range names {
+		same := func(a, b generator.Files) bool {
+			x, inA := a[name]
+			y, inB := b[name]
+			return inA == inB && bytes.Equal(x, y)
+		}
+		from := theirs
+		switch {
+		case same(base, theirs):
+			from = ours
+		case !same(base, ours) && !same(ours, theirs):
+			conflicts = append(conflicts, name)
+		}
+		if content, exists := from[name]; exists {
+			after[name] = content
+		}
+	}
+	if len(conflicts) > 0 {
+		slices.Sort(conflicts)
+		return nil, &MergeError{Problem: "it conflicts with the fleet's branch in " + listed(conflicts)}
+	}
+	return after, nil
+}
+
+// fetchOther fetches the fleet's branch, and another reference of the remote into the clone.
+// It returns the commit of that reference; zero if it does not exist or is not requested.
+func (r *repository) fetchOther(ctx context.Context, names ...plumbing.ReferenceName) (plumbing.Hash, error) {
+	if r.remote == nil {
+		return plumbing.ZeroHash, ErrNoRemote
+	}
+	if err := r.fetch(ctx); err != nil || len(names) == 0 {
+		return plumbing.ZeroHash, err
+	}
+	head, err := r.hash(r.branch)
+	if err != nil {
+		return plumbing.ZeroHash, err
+	}
+	var haves []plumbing.Hash
+	err = r.ancestors(head, func(commit plumbing.Hash) error {
+		if haves = append(haves, commit); len(haves) == maxHaves {
+			return storer.ErrStop
+		}
+		return nil
+	})
+	if err != nil {
+		return plumbing.ZeroHash, err
+	}
+	at, err := r.remote.fetch(ctx, r.objects, haves, names[0])
+	if err != nil {
+		return plumbing.ZeroHash, fmt.Errorf("fetching %s from %s: %w: %s", names[0], r.remote.url, err, remoteFix(err))
+	}
+	return at[0], nil
+}
+
+// remove deletes a reference of the remote if it is at a commit.
+func (r *remote) remove(ctx context.Context, name plumbing.ReferenceName, at plumbing.Hash) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, networkTimeout)
+	defer cancel()
+	session, err := r.transport.NewReceivePackSession(r.endpoint, r.auth)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, ignoreClosed(session.Close())) }()
+	advertised, err := session.AdvertisedReferencesContext(ctx)
+	if err != nil {
+		return err
+	}
+	if advertised.References[name.String()] != at || at.IsZero() {
+		return nil // it does not exist, or another client changed it
+	}
+	request := packp.NewReferenceUpdateRequestFromCapabilities(advertised.Capabilities)
+	request.Commands = []*packp.Command{{Name: name, Old: at, New: plumbing.ZeroHash}}
+	report, err := session.ReceivePack(ctx, request)
+	if err == nil && report != nil {
+		err = report.Error()
+	}
+	return err
+}

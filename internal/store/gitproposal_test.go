@@ -1,0 +1,198 @@
+package store_test
+
+import (
+	"errors"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/numaform/numaform/internal/store"
+)
+
+// proposal is a proposal of the tests.
+func proposal() store.Proposal {
+	return store.Proposal{
+		Branch: "numaform/workers-up-1", Name: "workers-up-1", Content: []byte("a digest and plans\n"),
+		Message: "numaform: propose workers-up-1\n", Time: time.Unix(1767225600, 0),
+	}
+}
+
+func propose(t *testing.T, g *store.Git, p store.Proposal) string {
+	t.Helper()
+	commit, err := g.Propose(t.Context(), p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return commit
+}
+
+func hasProposal(t *testing.T, g *store.Git, p store.Proposal) bool {
+	t.Helper()
+	has, err := g.HasProposal(t.Context(), p.Name, p.Content)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return has
+}
+
+// TestGitProposal proposes a change, and merges it in each way. A proposal changes no file of
+// the fleet, and only its exact content counts.
+func TestGitProposal(t *testing.T) {
+	t.Parallel()
+	for name, merge := range map[string][]string{
+		"merge":  {"merge", "--quiet", "--no-ff", "origin/numaform/workers-up-1", "-m", "merge"},
+		"squash": {"merge", "--quiet", "--squash", "origin/numaform/workers-up-1"},
+		"rebase": {"cherry-pick", "origin/numaform/workers-up-1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g, _, remote := working(t)
+			begin(t, g, desired(), changed(1))
+			p := proposal()
+			first := propose(t, g, p)
+			if again := propose(t, g, p); again != first {
+				t.Errorf("the same proposal has the commits %s and %s", first, again)
+			}
+			if hasProposal(t, g, p) {
+				t.Error("it is on the fleet's branch before the merge")
+			}
+
+			clone := person(t, remote)
+			put(t, clone, "README.md", "another commit\n")
+			commitAll(t, clone, "another commit")
+			run(t, clone, merge...)
+			if name == "squash" {
+				run(t, clone, "commit", "--quiet", "-m", "squashed")
+			}
+			run(t, clone, "push", "--quiet", "origin", "HEAD:main")
+			if !hasProposal(t, g, p) {
+				t.Error("the merged proposal is not on the fleet's branch")
+			}
+			other := p
+			other.Content = []byte("another digest\n")
+			if hasProposal(t, g, other) {
+				t.Error("another content counts as merged")
+			}
+			wantFiles(t, g, desired())
+
+			if err := g.DropProposals(t.Context(), time.Unix(1767225600, 0), p.Name, "unknown"); err != nil {
+				t.Fatal(err)
+			}
+			if hasProposal(t, g, p) {
+				t.Error("the proposal was not removed")
+			}
+			if err := g.DropBranch(t.Context(), p.Branch, first); err != nil {
+				t.Fatal(err)
+			}
+			if got := run(t, remote, "branch", "--list", "numaform/*"); got != "" {
+				t.Errorf("the remote still has %s", got)
+			}
+			wantFiles(t, g, desired())
+		})
+	}
+}
+
+// TestGitProposalReplaced checks that commits of other clients on the branch of a proposal
+// are replaced, and that a branch that another client changed is not deleted.
+func TestGitProposalReplaced(t *testing.T) {
+	t.Parallel()
+	g, _, remote := working(t)
+	begin(t, g, desired(), changed(1))
+	p := proposal()
+	ours := propose(t, g, p)
+	clone := person(t, remote)
+	run(t, clone, "switch", "--quiet", "--create", "theirs", "origin/"+p.Branch)
+	put(t, clone, "proposals/workers-up-1.diff", "something else\n")
+	run(t, clone, "commit", "--quiet", "--all", "-m", "something else")
+	run(t, clone, "push", "--quiet", "--force", "origin", "theirs:"+p.Branch)
+	if err := g.DropBranch(t.Context(), p.Branch, ours); err != nil {
+		t.Fatal(err)
+	}
+	theirs := run(t, clone, "rev-parse", "HEAD")
+	if got := run(t, remote, "rev-parse", p.Branch); got != theirs {
+		t.Errorf("the branch of another client is at %s, want %s", got, theirs)
+	}
+	propose(t, g, p)
+	if got := run(t, remote, "show", p.Branch+":proposals/workers-up-1.diff"); got != strings.TrimSpace(string(p.Content)) {
+		t.Errorf("the branch has %q", got)
+	}
+	if got := run(t, remote, "log", "--format=%s", "main.."+p.Branch); got != "numaform: propose workers-up-1" {
+		t.Errorf("the branch has the commits %q", got)
+	}
+}
+
+// TestGitProposalOfANewFleet proposes the first change of a fleet, whose branch does not
+// exist yet.
+func TestGitProposalOfANewFleet(t *testing.T) {
+	t.Parallel()
+	g, _, remote := working(t)
+	p := proposal()
+	propose(t, g, p)
+	if got := run(t, remote, "diff", "--name-status", "main", p.Branch); got != "A\tproposals/workers-up-1.diff" {
+		t.Errorf("the branch differs in %q", got)
+	}
+	begin(t, g, desired(), changed(1))
+	wantFiles(t, g, desired())
+}
+
+// TestGitProposalWithoutRemote checks the error without a remote.
+func TestGitProposalWithoutRemote(t *testing.T) {
+	t.Parallel()
+	g := openGit(t, store.GitConfig{Clone: t.TempDir(), Dir: filepath.Join(t.TempDir(), "fleet")})
+	if _, err := g.Propose(t.Context(), proposal()); !errors.Is(err, store.ErrNoRemote) {
+		t.Errorf("got %v, want ErrNoRemote", err)
+	}
+}
+
+// TestGitAfterMerge returns the files after the merge of a person's branch, which is behind
+// the fleet's branch, and refuses one that conflicts or has moved.
+func TestGitAfterMerge(t *testing.T) {
+	t.Parallel()
+	g, _, remote := working(t)
+	begin(t, g, desired(), changed(1))
+	clone := person(t, remote)
+	files, _ := readFrom(t, g)
+	var node string
+	for name := range files {
+		if strings.Contains(name, "/node-") {
+			node = name
+		}
+	}
+	run(t, clone, "switch", "--quiet", "--create", "mine")
+	run(t, clone, "rm", "--quiet", node)
+	run(t, clone, "commit", "--quiet", "-m", "remove a node")
+	run(t, clone, "push", "--quiet", "origin", "mine")
+	head := run(t, clone, "rev-parse", "HEAD")
+	run(t, clone, "switch", "--quiet", "main")
+	put(t, clone, "README.md", "another commit\n")
+	commitAll(t, clone, "another commit")
+	run(t, clone, "push", "--quiet", "origin", "main")
+
+	now, after, err := g.AfterMerge(t.Context(), "refs/heads/mine", head)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := desired()
+	if diff := cmp.Diff(want, now); diff != "" {
+		t.Errorf("now (-want +got):\n%s", diff)
+	}
+	delete(want, node)
+	if diff := cmp.Diff(want, after); diff != "" {
+		t.Errorf("after the merge (-want +got):\n%s", diff)
+	}
+	var problem *store.MergeError
+	if _, _, err := g.AfterMerge(t.Context(), "refs/heads/mine", strings.Repeat("0", 40)); !errors.As(err, &problem) {
+		t.Errorf("another commit: %v", err)
+	}
+
+	edited := run(t, clone, "show", "HEAD:"+node)
+	put(t, clone, node, edited+"\n# edited\n")
+	commitAll(t, clone, "edit the node")
+	run(t, clone, "push", "--quiet", "origin", "main")
+	if _, _, err := g.AfterMerge(t.Context(), "refs/heads/mine", head); !errors.As(err, &problem) || !strings.Contains(err.Error(), "conflicts") {
+		t.Errorf("a conflict: %v", err)
+	}
+}
