@@ -332,11 +332,84 @@ type ScalePlanStatus struct {
 	// +optional
 	Result string `json:"result,omitempty"`
 
+	// PullRequest is the pull request that shows the plan at the forge. It is not set if no
+	// forge is configured, or if there is none yet.
+	// +optional
+	PullRequest *ScalePlanPullRequest `json:"pullRequest,omitempty"`
+
 	// Conditions report the intermediate steps.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// ScalePlanPullRequest is the pull request of a plan: the same proposal at a forge, where it
+// can also be approved or rejected.
+type ScalePlanPullRequest struct {
+	// Number is the number of the pull request in its repository.
+	// +kubebuilder:validation:Minimum=1
+	Number int64 `json:"number"`
+
+	// URL is the page of the pull request.
+	// +optional
+	// +kubebuilder:validation:MaxLength=2048
+	URL string `json:"url,omitempty"`
+
+	// Branch is the branch with the proposal, and Head the commit that numaform pushed to it.
+	// +optional
+	// +kubebuilder:validation:MaxLength=256
+	Branch string `json:"branch,omitempty"`
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	Head string `json:"head,omitempty"`
+
+	// Note is why the pull request was opened although another one was merged.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Note string `json:"note,omitempty"`
+
+	// Waits is the reason why the pull request is neither approved nor rejected.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Waits string `json:"waits,omitempty"`
+
+	// Approved is the planHash that the merge of the pull request approved.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	Approved string `json:"approved,omitempty"`
+
+	// Rejected is the reason for the rejection, for example that the pull request was closed.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Rejected string `json:"rejected,omitempty"`
+
+	// DecidedBy are the users of the forge who approved or rejected.
+	// +optional
+	// +kubebuilder:validation:MaxLength=256
+	DecidedBy string `json:"decidedBy,omitempty"`
+
+	// Closed is set once the pull request and its branch need nothing more.
+	// +optional
+	Closed bool `json:"closed,omitempty"`
+}
+
+// Approval returns the hash for which the plan was approved, and by whom: in the object or,
+// if that has no decision, by its pull request. It returns "" without an approval.
+func (p *ScalePlan) Approval() (hash, by string) {
+	if request := p.Status.PullRequest; request != nil && p.Spec.Approve == "" && p.Spec.Reject == "" {
+		return request.Approved, request.DecidedBy
+	}
+	return p.Spec.Approve, p.Spec.ApprovedBy
+}
+
+// Rejection returns the reason for which the plan was rejected, and by whom: in the object
+// or, if that has no decision, by its pull request. It returns "" without a rejection.
+func (p *ScalePlan) Rejection() (reason, by string) {
+	if request := p.Status.PullRequest; request != nil && p.Spec.Approve == "" && p.Spec.Reject == "" {
+		return request.Rejected, request.DecidedBy
+	}
+	return p.Spec.Reject, p.Spec.RejectedBy
 }
 
 // ScalePlanPhase is a phase of a plan.

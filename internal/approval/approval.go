@@ -7,6 +7,7 @@
 package approval
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -56,6 +57,8 @@ type Config struct {
 	Cost func(ctx context.Context, before, after []fleet.VM) (scheduling.Cost, error)
 	// Paused reports whether no change may begin now.
 	Paused func(ctx context.Context) (bool, error)
+	// Unset is the mode of a NodePool without an annotation; empty means ModePolicy.
+	Unset Mode
 	// Approved is called while a plan is approved but has not begun, so that its requester
 	// tries again. It can be called several times for a plan.
 	Approved func()
@@ -103,6 +106,7 @@ var _ scaler.Gate = (*Approvals)(nil)
 // New returns the approvals of one numaform installation. It does no I/O. Call Watch
 // before any other method.
 func New(config Config) *Approvals {
+	config.Unset = cmp.Or(config.Unset, ModePolicy)
 	return &Approvals{
 		config:    config,
 		started:   config.Clock.Now(),

@@ -104,14 +104,15 @@ func (a *Approvals) Approver(ctx context.Context, plan *scaler.RootPlan) (string
 				keys = append(keys, d.vms[j].Key)
 			}
 		}
-		return plans[i].Spec.ApprovedBy, a.begin(ctx, &plans[i], before, keys)
+		_, by := plans[i].Approval()
+		return by, a.begin(ctx, &plans[i], before, keys)
 	}
 	if current(plans, d.hash) != nil {
 		return "", nil
 	}
 	// Do not replace approved plans: their changes may be requested again.
 	replaced := slices.DeleteFunc(plans, func(other v1alpha1.ScalePlan) bool {
-		return !requestedByWriter(&other) || (pending(&other) && other.Spec.Approve != "") ||
+		return !requestedByWriter(&other) || (pending(&other) && isApproved(&other)) ||
 			!slices.ContainsFunc(other.Spec.Hosts, func(host v1alpha1.ScalePlanHost) bool { return host.Host == plan.Host.String() })
 	})
 	return "", a.propose(ctx, replaced, d)

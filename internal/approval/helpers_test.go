@@ -53,6 +53,8 @@ type bench struct {
 	vms    vms
 	events recorded
 	paused bool
+	// unset is the mode of NodePools without an annotation; empty means the default.
+	unset approval.Mode
 	// fault is an API call that fails, such as "list NodePoolList", or "Proxmox" for every
 	// snapshot; empty means none.
 	fault string
@@ -161,7 +163,7 @@ func (b *bench) plant(rules guard.Rules, fleetVMs ...fleet.VM) {
 // restart replaces the approvals, which loses their state in memory.
 func (b *bench) restart() {
 	b.approvals = approval.New(approval.Config{
-		Client: faulty{b.client, b}, Namespace: "default", Scaler: b.scaler, Clock: b.clock, Events: &b.events,
+		Client: faulty{b.client, b}, Namespace: "default", Scaler: b.scaler, Clock: b.clock, Events: &b.events, Unset: b.unset,
 		Snapshot: func(context.Context) (*topology.Snapshot, error) {
 			if b.fault == "Proxmox" {
 				return nil, errAPI

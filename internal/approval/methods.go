@@ -210,7 +210,7 @@ func (m *method) mayStart(ctx context.Context, known pools, plans []v1alpha1.Sca
 				}
 			}
 		}
-		if plan.Spec.RequestedBy == d.requestedBy && plan.Spec.Approve == "" &&
+		if plan.Spec.RequestedBy == d.requestedBy && !isApproved(plan) &&
 			slices.ContainsFunc(plan.Spec.NodePools, func(pool string) bool { return slices.Contains(d.pools, pool) }) {
 			replaced = append(replaced, *plan)
 		}

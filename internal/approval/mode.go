@@ -35,9 +35,9 @@ func (e *ModeError) Error() string {
 		e.NodePool, e.Annotation, e.Value)
 }
 
-// ModeOf returns a NodePool's mode in a direction: policy without an annotation, and
-// manual with a ModeError if the annotation is invalid.
-func ModeOf(pool *karpv1.NodePool, direction v1alpha1.ScaleDirection) (Mode, error) {
+// ModeOf returns a NodePool's mode in a direction: unset without an annotation, and manual
+// with a ModeError if the annotation is invalid.
+func ModeOf(pool *karpv1.NodePool, direction v1alpha1.ScaleDirection, unset Mode) (Mode, error) {
 	annotation := v1alpha1.AnnotationScaleUp
 	if direction == v1alpha1.ScaleDown {
 		annotation = v1alpha1.AnnotationScaleDown
@@ -45,7 +45,7 @@ func ModeOf(pool *karpv1.NodePool, direction v1alpha1.ScaleDirection) (Mode, err
 	value, set := pool.Annotations[annotation]
 	switch mode := Mode(value); {
 	case !set:
-		return ModePolicy, nil
+		return unset, nil
 	case mode == ModeAuto || mode == ModePolicy || mode == ModeManual:
 		return mode, nil
 	}
@@ -80,7 +80,7 @@ func (a *Approvals) mode(known pools, name string, direction v1alpha1.ScaleDirec
 
 // modeOf is ModeOf with an event instead of the error.
 func (a *Approvals) modeOf(pool *karpv1.NodePool, direction v1alpha1.ScaleDirection) Mode {
-	mode, err := ModeOf(pool, direction)
+	mode, err := ModeOf(pool, direction, a.config.Unset)
 	if err != nil {
 		a.publish(pool, corev1.EventTypeWarning, ReasonUnknownMode, err.Error())
 	}

@@ -60,8 +60,10 @@ func pending(plan *v1alpha1.ScalePlan) bool {
 // change has that hash, and the plan is not rejected, expired or finished.
 func (a *Approvals) approved(plan *v1alpha1.ScalePlan, hash string) bool {
 	same := func(x, y string) bool { return subtle.ConstantTimeCompare([]byte(x), []byte(y)) == 1 }
-	return len(hash) == 64 && same(plan.Spec.Approve, hash) && same(plan.Spec.PlanHash, hash) &&
-		plan.Spec.Reject == "" && !plan.Status.Phase.Over() && !a.expired(plan)
+	given, _ := plan.Approval()
+	refusal, _ := plan.Rejection()
+	return len(hash) == 64 && same(given, hash) && same(plan.Spec.PlanHash, hash) &&
+		refusal == "" && !plan.Status.Phase.Over() && !a.expired(plan)
 }
 
 // unforeseen returns why an approval does not cover the guard's verdict on a new plan, or
@@ -209,7 +211,8 @@ func (a *Approvals) begin(ctx context.Context, plan *v1alpha1.ScalePlan, before,
 	}
 	now := metav1.NewTime(a.config.Clock.Now())
 	plan.Status.Phase, plan.Status.DecidedAt = v1alpha1.ScalePlanApproved, &now
-	plan.Status.Approver, plan.Status.Keys = plan.Spec.ApprovedBy, keys
+	plan.Status.Keys = keys
+	_, plan.Status.Approver = plan.Approval()
 	plan.Status.Conditions = append(plan.Status.Conditions, metav1.Condition{
 		Type: conditionBegun, Status: metav1.ConditionTrue, Reason: "Approved", LastTransitionTime: now,
 		Message: strings.Join(before, ","),

@@ -151,9 +151,10 @@ func (a *Approvals) prune(ctx context.Context, plan *v1alpha1.ScalePlan) error {
 // be removed no longer exist or are needed again.
 func (a *Approvals) advancePending(ctx context.Context, plan *v1alpha1.ScalePlan) error {
 	switch {
-	case plan.Spec.Reject != "":
-		return a.end(ctx, plan, v1alpha1.ScalePlanRejected, fmt.Sprintf("rejected by %s: %s", plan.Spec.RejectedBy, plan.Spec.Reject))
-	case a.expired(plan) && plan.Spec.Approve != "":
+	case isRejected(plan):
+		reason, by := plan.Rejection()
+		return a.end(ctx, plan, v1alpha1.ScalePlanRejected, fmt.Sprintf("rejected by %s: %s", by, reason))
+	case a.expired(plan) && isApproved(plan):
 		return a.end(ctx, plan, v1alpha1.ScalePlanExpired, "it was approved, but could not begin in time: if it is still needed, it is proposed again")
 	case a.expired(plan):
 		return a.end(ctx, plan, v1alpha1.ScalePlanExpired, "it was not approved in time: if it is still needed, it is proposed again")

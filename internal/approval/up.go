@@ -311,7 +311,7 @@ func (a *Approvals) Created(ctx context.Context, plan string, vms []fleet.VM) er
 
 // undecided reports whether a plan is pending without a decision.
 func (a *Approvals) undecided(plan *v1alpha1.ScalePlan) bool {
-	return plan != nil && pending(plan) && plan.Spec.Approve == "" && plan.Spec.Reject == "" && !a.expired(plan)
+	return plan != nil && pending(plan) && !isApproved(plan) && !isRejected(plan) && !a.expired(plan)
 }
 
 // refused reports whether an operator rejected, or the guard denied, a plan with that hash
@@ -323,7 +323,7 @@ func (a *Approvals) refused(plans []v1alpha1.ScalePlan, hash string) bool {
 		}
 		wait := time.Duration(0)
 		switch {
-		case plan.Status.Phase == v1alpha1.ScalePlanRejected, pending(&plan) && plan.Spec.Reject != "":
+		case plan.Status.Phase == v1alpha1.ScalePlanRejected, pending(&plan) && isRejected(&plan):
 			wait = rejectedFor
 		case plan.Status.Phase == v1alpha1.ScalePlanFailed && plan.Spec.Verdict.Decision == v1alpha1.VerdictDeny:
 			wait = planFresh

@@ -50,7 +50,7 @@ func (a *Approvals) wait(g *group, d *draft) {
 		Message: fmt.Sprintf("waits for approval of plan %s (%s): to approve it, run numaform approve %s", name, d.summary(), name),
 	}
 	rejected := slices.IndexFunc(g.plans, func(plan v1alpha1.ScalePlan) bool {
-		return plan.Spec.Reject != "" && a.refused([]v1alpha1.ScalePlan{plan}, d.hash)
+		return isRejected(&plan) && a.refused([]v1alpha1.ScalePlan{plan}, d.hash)
 	})
 	switch {
 	case d.verdict.Decision == guard.Deny:
@@ -58,9 +58,10 @@ func (a *Approvals) wait(g *group, d *draft) {
 		w.Message = fmt.Sprintf("the guard denies plan %s: to list the rules, run numaform plans %s", name, name)
 	case rejected >= 0:
 		plan := &g.plans[rejected]
+		reason, by := plan.Rejection()
 		w.ScalePlan, w.Reason = plan.Name, v1alpha1.ReasonPlanRejected
 		w.Message = fmt.Sprintf("%s rejected plan %s: %s: change the pods or the NodePool; the same plan is not proposed again before a day has passed",
-			cmp.Or(plan.Spec.RejectedBy, "a user"), plan.Name, plan.Spec.Reject)
+			cmp.Or(by, "a user"), plan.Name, reason)
 	}
 	a.setWait(g, w)
 }

@@ -53,7 +53,8 @@ func newPlans(process Process) []*cobra.Command {
 			}
 			w := newPrinter(process)
 			w.scalePlan(plan, verbose)
-			if phaseOf(plan) == v1alpha1.ScalePlanPending && plan.Spec.Approve == "" {
+			approved, _ := plan.Approval()
+			if phaseOf(plan) == v1alpha1.ScalePlanPending && approved == "" {
 				from := clusterFlags(shown.kubeconfig)
 				w.printf("\nTo approve:  %s\nTo reject:   numaform reject %s%s --reason …\n",
 					w.Command(fmt.Sprintf("numaform approve %s%s --hash %s", plan.Name, from, plan.Spec.PlanHash), len("To approve:  ")), plan.Name, from)
@@ -155,7 +156,8 @@ func (w *printer) planTable(plans []v1alpha1.ScalePlan, wide bool) {
 			plan.Spec.ExpiresAt.UTC().Format(time.RFC3339),
 		}
 		if wide {
-			row = append(row, strings.Join(plan.Spec.NodePools, ","), plan.Spec.RequestedBy, cmp.Or(plan.Status.Approver, plan.Spec.ApprovedBy), plan.Spec.PlanHash)
+			_, approver := plan.Approval()
+			row = append(row, strings.Join(plan.Spec.NodePools, ","), plan.Spec.RequestedBy, cmp.Or(plan.Status.Approver, approver), plan.Spec.PlanHash)
 		}
 		rows = append(rows, row)
 	}
@@ -290,13 +292,15 @@ func (d *decision) decide(ctx context.Context, process Process, name string, cha
 	if err != nil {
 		return err
 	}
+	approved, approver := plan.Approval()
+	rejected, rejecter := plan.Rejection()
 	switch phase := phaseOf(plan); {
 	case phase != v1alpha1.ScalePlanPending:
 		return fmt.Errorf("plan %s is %s: %s; to list the plans, run numaform plans", name, phase, cmp.Or(plan.Status.Result, "its change is in progress"))
-	case plan.Spec.Approve != "":
-		return fmt.Errorf("plan %s was already approved by %s", name, plan.Spec.ApprovedBy)
-	case plan.Spec.Reject != "":
-		return fmt.Errorf("plan %s was already rejected by %s", name, plan.Spec.RejectedBy)
+	case approved != "":
+		return fmt.Errorf("plan %s was already approved by %s", name, approver)
+	case rejected != "":
+		return fmt.Errorf("plan %s was already rejected by %s", name, rejecter)
 	case plan.Spec.Verdict.Decision == v1alpha1.VerdictDeny:
 		return fmt.Errorf("the guard denies plan %s, so it can be neither approved nor rejected: for the reasons, run numaform plans %s", name, name)
 	}

@@ -32,7 +32,7 @@ func fixedSizeProblem(pool *karpv1.NodePool, enabled bool) string {
 		return fixedSizeDisabled
 	}
 	for _, direction := range []v1alpha1.ScaleDirection{v1alpha1.ScaleUp, v1alpha1.ScaleDown} {
-		if mode, _ := approval.ModeOf(pool, direction); mode == approval.ModeManual {
+		if mode, _ := approval.ModeOf(pool, direction, approval.ModePolicy); mode == approval.ModeManual {
 			return fmt.Sprintf("it has spec.replicas, whose changes cannot wait for an approval, but its mode %s is manual: "+
 				"set numaform.dev/scale-up and numaform.dev/scale-down to policy or auto, or re-create the NodePool without spec.replicas", direction)
 		}

@@ -207,7 +207,9 @@ func (c *Cluster) pendingPlan(ctx context.Context, pod apitypes.NamespacedName, 
 	more := "" // a plan that does not list all of its pods
 	for i := range plans.Items {
 		plan := &plans.Items[i]
-		decided := plan.Spec.Approve != "" || plan.Spec.Reject != "" || plan.Status.Phase != "" && plan.Status.Phase != v1alpha1.ScalePlanPending
+		approved, _ := plan.Approval()
+		rejected, _ := plan.Rejection()
+		decided := approved != "" || rejected != "" || plan.Status.Phase != "" && plan.Status.Phase != v1alpha1.ScalePlanPending
 		if decided || plan.Spec.Direction != v1alpha1.ScaleUp || !slices.Contains(plan.Spec.NodePools, pool) {
 			continue
 		}
