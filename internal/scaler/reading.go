@@ -66,7 +66,7 @@ const (
 func (s *Scaler) read(ctx context.Context) (*reading, error) {
 	// Copy what is in progress first: a change that ends while the history is read then
 	// still counts as in progress.
-	r := &reading{fleet: fleet.Fleet{ClusterID: s.config.ClusterID}}
+	r := &reading{}
 	s.mu.Lock()
 	r.busy = maps.Clone(s.busy)
 	r.done = maps.Clone(s.done)
@@ -84,25 +84,9 @@ func (s *Scaler) read(ctx context.Context) (*reading, error) {
 	r.recent = verified(history)
 	r.last = lastOf(history)
 
-	if len(r.files) > 0 {
-		// If people revert the change that created the very first VM, the revert deletes the
-		// file with the cluster ID; the configuration then provides it.
-		s.configure(&r.fleet)
-		whole, err := s.config.Release.Render(r.fleet)
-		if err == nil {
-			maps.Copy(whole, r.files)
-			r.fleet, err = s.config.Release.Parse(whole)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("reading the fleet: %w", err)
-		}
+	if r.fleet, err = s.parse(r.files); err != nil {
+		return nil, err
 	}
-	if r.fleet.ClusterID != s.config.ClusterID {
-		return nil, fmt.Errorf("fleet %s belongs to cluster %q, but the configuration is for cluster %q: give each cluster its own fleet (fleet in numaform.yaml)",
-			s.config.Dir, r.fleet.ClusterID, s.config.ClusterID)
-	}
-	s.configure(&r.fleet)
-
 	r.unverified = s.changedByOthers(history)
 	r.open = s.unfinishedWork(r)
 	// Omit hosts without VMs and unfinished work whose region is not configured.
@@ -113,6 +97,31 @@ func (s *Scaler) read(ctx context.Context) (*reading, error) {
 	})
 	r.rotations = s.readRotations(r)
 	return r, nil
+}
+
+// parse returns the desired state in files of the fleet, with the settings of the
+// configuration.
+func (s *Scaler) parse(files generator.Files) (f fleet.Fleet, err error) {
+	f.ClusterID = s.config.ClusterID
+	if len(files) > 0 {
+		// If people revert the change that created the very first VM, the revert deletes the
+		// file with the cluster ID; the configuration then provides it.
+		s.configure(&f)
+		whole, err := s.config.Release.Render(f)
+		if err == nil {
+			maps.Copy(whole, files)
+			f, err = s.config.Release.Parse(whole)
+		}
+		if err != nil {
+			return f, fmt.Errorf("reading the fleet: %w", err)
+		}
+	}
+	if f.ClusterID != s.config.ClusterID {
+		return f, fmt.Errorf("fleet %s belongs to cluster %q, but the configuration is for cluster %q: give each cluster its own fleet (fleet in numaform.yaml)",
+			s.config.Dir, f.ClusterID, s.config.ClusterID)
+	}
+	s.configure(&f)
+	return f, nil
 }
 
 // configure sets backend, regions and endpoints from the configuration.
