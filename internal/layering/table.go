@@ -91,6 +91,7 @@ func Table() []Row {
 		{Package: "internal/cloudprovider", Floor: 6},
 		{Package: "internal/controllers/*", Floor: 6},
 		{Package: "internal/doctor", Floor: 6},
+		{Package: "internal/review", Floor: 6},
 
 		{Package: "internal/operator", Floor: 7},
 		{Package: "internal/testenv", Floor: 7, Support: true},

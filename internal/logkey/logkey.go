@@ -48,6 +48,8 @@ const (
 	ScalePlan = "ScalePlan"
 	// Approver is the user who approved a plan.
 	Approver = "approver"
+	// PullRequest is the number of a pull request.
+	PullRequest = "pull-request"
 	// Phase is the phase of a ScalePlan.
 	Phase = "phase"
 )

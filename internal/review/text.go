@@ -1,0 +1,72 @@
+package review
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/internal/store"
+)
+
+// statusContext is the name of numaform's commit status.
+const statusContext = "numaform/plan"
+
+// maxStatus is the maximum length of a commit status at GitHub.
+const maxStatus = 140
+
+// proposal returns the file of a plan on its branch. The same plan has the same file, so it
+// can be recognized after a merge of any kind.
+func proposal(plan *v1alpha1.ScalePlan, branch string) store.Proposal {
+	var b strings.Builder
+	line := func(key, value string) {
+		if value = strings.Join(strings.Fields(value), " "); value != "" {
+			fmt.Fprintf(&b, "# %s: %s\n", key, value)
+		}
+	}
+	b.WriteString("# numaform proposal 1. DO NOT EDIT: numaform applies only exactly this plan.\n")
+	line("ScalePlan", plan.Name)
+	line("Digest", plan.Spec.PlanHash)
+	line("Change", plan.Spec.Summary)
+	line("Why", plan.Spec.Why)
+	line("Cost", plan.Spec.Cost)
+	line("NodePools", strings.Join(plan.Spec.NodePools, ", "))
+	line("Guard", string(plan.Spec.Verdict.Decision))
+	for _, reason := range plan.Spec.Reasons {
+		line("Needs approval", reason)
+	}
+	for i := range plan.Spec.VMs {
+		vm := &plan.Spec.VMs[i]
+		line(string(vm.Action), strings.Join([]string{vm.Name, vm.InstanceType, "on", vm.Host, "for", vm.NodePool, vm.Reason}, " "))
+	}
+	line("SHA-256 of the whole diff", plan.Spec.DiffSHA256)
+	b.WriteString("\n" + plan.Spec.Diff)
+	return store.Proposal{
+		Branch: branch, Name: plan.Name, Content: []byte(b.String()), Time: plan.CreationTimestamp.UTC(),
+		Message: fmt.Sprintf("numaform: propose %s\n\n%s\n\nNumaform-ScalePlan: %s\nNumaform-Digest: %s\n",
+			plan.Name, plan.Spec.Summary, plan.Name, plan.Spec.PlanHash),
+	}
+}
+
+// statusOf returns the text of the commit status of a plan.
+func statusOf(plan *v1alpha1.ScalePlan) string {
+	return clip("digest "+plan.Spec.PlanHash+", "+plan.Spec.Summary, maxStatus)
+}
+
+// clip truncates a text to one line of at most most characters.
+func clip(text string, most int) string {
+	runes := []rune(strings.Join(strings.Fields(strings.ToValidUTF8(text, "?")), " "))
+	if len(runes) <= most {
+		return string(runes)
+	}
+	return string(runes[:most-1]) + "…"
+}
+
+// text returns the title and the text of a plan's pull request.
+func (r *Reviewer) text(plan *v1alpha1.ScalePlan, note string) (title, body string) {
+	var b strings.Builder
+	if note != "" {
+		fmt.Fprintf(&b, "> %s\n\n", note)
+	}
+	fmt.Fprintf(&b, "%s\n\ndigest: `%s`\n", plan.Spec.Why, plan.Spec.PlanHash)
+	return clip("numaform: "+plan.Spec.Summary, 200), b.String()
+}
