@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -23,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/internal/enginetest"
 	"github.com/numaform/numaform/internal/operator"
 	"github.com/numaform/numaform/internal/pvesim"
@@ -289,12 +291,13 @@ func (k *kpp) complete() {
 	}
 }
 
-// stays checks that the controller manages the nodes and leaves them as they are.
-func (k *kpp) stays() {
+// stays checks that the controller manages the nodes and leaves them as they are, and that
+// it has created that many VMs in total.
+func (k *kpp) stays(created int) {
 	k.t.Helper()
 	k.remains(90*time.Second, k.undisturbed)
-	if made := k.everMade(); made != len(k.guests) {
-		k.t.Errorf("%d VMs were created", made-len(k.guests))
+	if made := k.everMade() - len(k.guests); made != created {
+		k.t.Errorf("%d VMs were created, want %d", made, created)
 	}
 	if vms, ours, theirs := k.adopted(); vms != len(k.guests) || ours != len(k.guests) || theirs != 0 {
 		k.t.Errorf("%d VMs, %d NodeClaims and %d others", vms, ours, theirs)
@@ -369,8 +372,8 @@ func (k *kpp) undisturbed(ctx context.Context) string {
 	return ""
 }
 
-// adopted returns the number of VMs with the fleet's marker, and of NodeClaims of numaform and
-// of karpenter-provider-proxmox.
+// adopted returns the number of VMs of the cluster with the fleet's marker, and of their
+// NodeClaims of numaform and of karpenter-provider-proxmox.
 func (k *kpp) adopted() (vms, ours, theirs int) {
 	k.t.Helper()
 	for vmid := range k.guests {
@@ -381,10 +384,11 @@ func (k *kpp) adopted() (vms, ours, theirs int) {
 	var claims karpv1.NodeClaimList
 	k.must(k.api.List(context.Background(), &claims))
 	for i := range claims.Items {
-		if claims.Items[i].Spec.NodeClassRef.Group == "numaform.dev" {
-			ours++
-		} else {
+		switch claim := &claims.Items[i]; {
+		case claim.Spec.NodeClassRef.Group != v1alpha1.Group:
 			theirs++
+		case k.nodes[claim.Annotations[v1alpha1.AnnotationVM]] != nil:
+			ours++
 		}
 	}
 	return vms, ours, theirs
@@ -453,7 +457,31 @@ func TestAdopt(t *testing.T) {
 
 	k.complete()
 	k.start()
-	k.stays()
+	k.stays(0)
+}
+
+// TestAdoptBesideController adopts nodes while numaform's controller runs and creates a node
+// of its own: no pod is evicted and no VM restarted or replaced, and the controller then
+// creates and removes nodes beside the adopted ones.
+func TestAdoptBesideController(t *testing.T) {
+	enginetest.Nightly(t)
+	const nodes = 5
+	k := newKPP(t, nodes)
+	for name := range k.nodes {
+		k.podOn(name)
+	}
+	k.start()
+	k.deployment("web", 1, "900m", alone("web"))
+	k.running("web", 1, 3*time.Minute)
+	k.patch(&appsv1.Deployment{}, "web", `{"spec":{"replicas":2}}`)
+	k.complete()
+	k.comesTo("web", 2, nodes+2, 3*time.Minute)
+	k.stays(2)
+	k.patch(&appsv1.Deployment{}, "web", `{"spec":{"replicas":3}}`)
+	k.comesTo("web", 3, nodes+3, 3*time.Minute)
+	k.patch(&appsv1.Deployment{}, "web", `{"spec":{"replicas":0}}`)
+	k.comesTo("web", 0, nodes, 5*time.Minute)
+	k.stays(3)
 }
 
 // kubernetesNode returns a Node as a kubelet without a cloud provider registers it, with the

@@ -133,5 +133,5 @@ func TestKillAdopt(t *testing.T) {
 	}
 	k.complete()
 	k.start()
-	k.stays()
+	k.stays(0)
 }
