@@ -3,8 +3,10 @@ package guard_test
 import (
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
+	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/state/guard"
 )
 
@@ -62,6 +64,34 @@ func TestCheckAddressProblem(t *testing.T) {
 		v := check(edited(t, plan, nil), intent, guard.DefaultRules())
 		if got := has(v, guard.Deny, guard.RuleAddresses, "net0 has the address of the gateway: restore the VM's file, or remove the VM"); got != denied || denied && v.Decision != guard.Deny {
 			t.Errorf("%s: %s", plan, v)
+		}
+	}
+}
+
+// TestCheckKeptAddresses checks that the description of an existing VM keeps its static
+// addresses, because the guest does.
+func TestCheckKeptAddresses(t *testing.T) {
+	t.Parallel()
+	line := "\nAddresses: net0 10.0.0.1/24 from nodes, net0 fd00::1/64 from nodes6."
+	for plan, at := range map[string]struct {
+		change string
+		vm     fleet.VMID
+	}{"update": {first + "change.", 2001}, "import": {second, 2002}} {
+		marker := "numaform/1 cluster=prod key=" + string(vm(at.vm).Key)
+		for _, test := range []struct {
+			name, before, after string
+			denied              bool
+		}{
+			{"kept", marker + line, marker + line, false},
+			{"lost", marker + line, marker, true},
+			{"changed", marker + line, marker + strings.Replace(line, "fd00::1/", "fd00::2/", 1), true},
+			{"added", marker, marker + line, false},
+			{"of another tool", "Karpenter managed instance" + line, marker, false},
+		} {
+			v := check(edited(t, plan, edits{at.change + "before.description": test.before, at.change + "after.description": test.after}), intents()[plan], guard.DefaultRules())
+			if got := has(v, guard.Deny, guard.RuleAddresses, "which the VM's file lacks, so another VM could get it"); got != test.denied {
+				t.Errorf("%s, %s: %s", plan, test.name, v)
+			}
 		}
 	}
 }

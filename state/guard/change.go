@@ -187,6 +187,7 @@ func (c *checker) update(rc *tfjson.ResourceChange, before, after values) {
 	c.existing(rc.Address, before, r.Target, inState)
 	c.existing(rc.Address, after, r.Target, inPlan)
 	c.inPlace(rc)
+	c.keepsAddresses(rc.Address, before, after)
 
 	// The pins that the host agent sets can change in place, because they are part of the
 	// description. But a VM that Proxmox pins must not have such pins, and each vCPU must
@@ -206,6 +207,21 @@ func (c *checker) update(rc *tfjson.ResourceChange, before, after values) {
 		}
 	}
 	c.planned(rc, after, r)
+}
+
+// keepsAddresses denies a new description of an existing VM that lacks a static address: its
+// guest keeps the address, and another VM would get it.
+func (c *checker) keepsAddresses(address string, before, after values) {
+	if _, marked := fleet.ParseMarker(text(before["description"])); !marked {
+		return
+	}
+	kept := fleet.ParseAddresses(text(after["description"]))
+	for _, ip := range fleet.ParseAddresses(text(before["description"])) {
+		if !slices.Contains(kept, ip) {
+			c.deny(RuleAddresses, address, fmt.Sprintf("its description has the address %s, which the VM's file lacks, so another VM could get it: restore the VM's file, or replace the node; "+
+				"if the description was edited by hand, remove the address there", ip))
+		}
+	}
 }
 
 // wakes lists the attributes that start a VM. In a wake, nothing else may change except for
@@ -273,6 +289,7 @@ var providerOnly = []string{
 func (c *checker) imported(rc *tfjson.ResourceChange, before, after values) {
 	r := c.take(opImport, rc.Address)
 	c.planned(rc, after, r)
+	c.keepsAddresses(rc.Address, before, after)
 	if r == nil || !r.Incomplete {
 		for _, path := range changed(rc.Change) {
 			switch {

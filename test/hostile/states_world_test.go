@@ -53,6 +53,12 @@ type stateWorld struct {
 	guests map[int]pvesim.GuestState
 	// drift is the drift after the tags of all VMs were changed by hand.
 	drift []scaler.RootDrift
+	// networks are the network devices of new VMs, pools the address pools of the regions,
+	// nodes the addresses of the cluster's Nodes, and hostAddress an address of the host.
+	networks    []fleet.Network
+	pools       map[topology.RegionName][]topology.AddressPool
+	nodes       map[string]string
+	hostAddress string
 }
 
 // newStateWorld creates a fleet of stateVMs VMs.
@@ -64,7 +70,10 @@ func newStateWorld(t *testing.T) *stateWorld {
 // newSizedWorld creates the VMs with the real engine.
 func newSizedWorld(t *testing.T, vms int) *stateWorld {
 	t.Helper()
-	w := &stateWorld{t: t, dir: filepath.Join(t.TempDir(), "numaform"), kept: t.TempDir(), guests: map[int]pvesim.GuestState{}}
+	w := &stateWorld{
+		t: t, dir: filepath.Join(t.TempDir(), "numaform"), kept: t.TempDir(), guests: map[int]pvesim.GuestState{},
+		networks: []fleet.Network{{Bridge: "vmbr0", Firewall: true}},
+	}
 	machine := testenv.Host(t, "pve-1", "xeon-6230-2s-snc2", 9001)
 	w.host = machine.ID()
 	w.sim = testenv.Proxmox(t, func(c *pvesim.Config) { c.Hosts = []topology.Host{machine} })
@@ -98,7 +107,8 @@ func newSizedWorld(t *testing.T, vms int) *stateWorld {
 			VMIDs: fleet.VMIDRange{Lower: 2000, Upper: 2999}, Live: w.client,
 		}},
 		Engine: engine, PluginDir: testenv.PluginDir(t), Rules: guard.DefaultRules(),
-		Drained: func(context.Context, string) error { return nil },
+		Drained:       func(context.Context, string) error { return nil },
+		NodeAddresses: func(context.Context) (map[string]string, error) { return w.nodes, nil },
 	})
 	w.grow(vms)
 	w.keep()
@@ -136,7 +146,7 @@ func (w *stateWorld) add(others []fleet.VM, count int) (*scaler.Change, error) {
 		spec := fleet.Spec{
 			Pool: "workers", NodeClass: "shared", InstanceType: "s1.1VCPU-1GB", CapacityType: "on-demand", VCPUs: 1, MemoryMiB: 1024,
 			Policy: fleet.PolicyShared, Overcommit: 4, Hosts: []topology.HostID{w.host}, Template: testenv.Template, Clone: fleet.CloneLinked, CPUType: "host",
-			Networks: []fleet.Network{{Bridge: "vmbr0", Firewall: true}},
+			Networks: w.networks,
 		}
 		if i%2 == 0 {
 			spec.SecurityGroups = []string{"web", "ssh"}
@@ -162,6 +172,14 @@ func (w *stateWorld) snapshot() *topology.Snapshot {
 	snapshot, err := w.client.Snapshot(w.t.Context())
 	if err != nil {
 		w.t.Fatal(err)
+	}
+	for i := range snapshot.Regions {
+		snapshot.Regions[i].AddressPools = w.pools[snapshot.Regions[i].Name]
+	}
+	for i := range snapshot.Hosts {
+		if w.hostAddress != "" {
+			snapshot.Hosts[i].Addresses = append(snapshot.Hosts[i].Addresses, w.hostAddress)
+		}
 	}
 	return snapshot
 }
