@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	"github.com/numaform/numaform/topology"
 )
@@ -42,12 +43,18 @@ type RangeExhaustedError struct {
 	Range  VMIDRange
 	// Class is the class with the range, or empty for the range of the region.
 	Class string
+	// Reserved is the number of VMIDs in the ranges of classes, which are not allocated.
+	Reserved int
 }
 
 func (e *RangeExhaustedError) Error() string {
 	if e.Class != "" {
 		return fmt.Sprintf("region %s: all VMIDs from %d to %d are in use: widen spec.vmidRange of ProxmoxNodeClass %q, or remove VMs",
 			e.Region, e.Range.Lower, e.Range.Upper, e.Class)
+	}
+	if e.Reserved > 0 {
+		return fmt.Sprintf("region %s: of the VMIDs from %d to %d, the spec.vmidRange of ProxmoxNodeClasses reserve %d, and the others are in use: widen vmid_range in numaform.yaml, or remove VMs",
+			e.Region, e.Range.Lower, e.Range.Upper, e.Reserved)
 	}
 	return fmt.Sprintf("region %s: all VMIDs from %d to %d are in use: widen vmid_range in numaform.yaml, or remove VMs",
 		e.Region, e.Range.Lower, e.Range.Upper)
@@ -95,7 +102,9 @@ type Allocator struct {
 	class  string
 	bounds VMIDRange
 	used   map[VMID]bool
-	now    Rotation
+	// reserved are the ranges of classes.
+	reserved []VMIDRange
+	now      Rotation
 }
 
 // NewAllocator returns an allocator for region that continues after last. It never
@@ -115,6 +124,14 @@ func NewAllocator(region topology.RegionName, bounds VMIDRange, last Rotation, u
 	return a
 }
 
+// Reserve makes the allocator of a region allocate no VMID in the ranges of classes.
+func (a *Allocator) Reserve(ranges []VMIDRange) { a.reserved = ranges }
+
+// isReserved reports whether a VMID is in the range of a class.
+func (a *Allocator) isReserved(id VMID) bool {
+	return slices.ContainsFunc(a.reserved, func(r VMIDRange) bool { return r.Contains(id) })
+}
+
 // Within returns an allocator for the range of a class, which continues after last. The two
 // allocators never allocate the same VMID. It returns a *RangeOutsideError if the range is not
 // within the one of a.
@@ -130,10 +147,15 @@ func (a *Allocator) Within(class string, bounds VMIDRange, last Rotation) (*Allo
 // Next reserves the next free VMID, or returns a *RangeExhaustedError.
 func (a *Allocator) Next() (VMID, error) {
 	id, round := a.now.Last, a.now.Round
+	reserved := 0
 	for range a.bounds.Upper - a.bounds.Lower + 1 {
 		id++
 		if id > a.bounds.Upper {
 			id, round = a.bounds.Lower, round+1
+		}
+		if a.isReserved(id) {
+			reserved++
+			continue
 		}
 		if !a.used[id] {
 			a.used[id] = true
@@ -141,7 +163,7 @@ func (a *Allocator) Next() (VMID, error) {
 			return id, nil
 		}
 	}
-	return 0, &RangeExhaustedError{Region: a.region, Range: a.bounds, Class: a.class}
+	return 0, &RangeExhaustedError{Region: a.region, Range: a.bounds, Class: a.class, Reserved: reserved}
 }
 
 // Rotation returns the allocator's current rotation, to be stored with the fleet's

@@ -212,6 +212,34 @@ func TestAllocatorContinues(t *testing.T) {
 	}
 }
 
+// TestAllocatorReserves checks that the allocator of a region leaves the ranges of classes to
+// their classes.
+func TestAllocatorReserves(t *testing.T) {
+	t.Parallel()
+	bounds, class := fleet.VMIDRange{Lower: 200, Upper: 207}, fleet.VMIDRange{Lower: 202, Upper: 204}
+	a := fleet.NewAllocator("r", bounds, fleet.Rotation{}, []fleet.VMID{205})
+	a.Reserve([]fleet.VMIDRange{class, {Lower: 204, Upper: 204}, {Lower: 300, Upper: 310}})
+	within, err := a.Within("team", class, fleet.Rotation{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []fleet.VMID
+	for _, from := range []*fleet.Allocator{a, within, a, within, a, a, within} {
+		id, err := from.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, id)
+	}
+	if diff := cmp.Diff([]fleet.VMID{200, 202, 201, 203, 206, 207, 204}, got); diff != "" {
+		t.Errorf("VMIDs (-want +got):\n%s", diff)
+	}
+	_, err = a.Next()
+	if want := "region r: of the VMIDs from 200 to 207, the spec.vmidRange of ProxmoxNodeClasses reserve 3, and the others are in use"; err == nil || !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("full: got %v, want %s", err, want)
+	}
+}
+
 func TestEachReservationHasItsOwnKey(t *testing.T) {
 	t.Parallel()
 	bounds := fleet.VMIDRange{Lower: 200, Upper: 201}

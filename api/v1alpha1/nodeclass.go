@@ -146,8 +146,9 @@ type ProxmoxNodeClassSpec struct {
 	Pool string `json:"pool,omitempty"`
 
 	// VMIDRange is the part of the vmid_range of the Proxmox cluster from which new VMs get
-	// their VMIDs, for example one part for each project. Unset means all of vmid_range. Hosts of
-	// a cluster whose vmid_range does not contain it are not used.
+	// their VMIDs, for example one part for each project. Unset means all of vmid_range except
+	// the parts of other classes. Hosts of a cluster whose vmid_range does not contain it are
+	// not used.
 	// +optional
 	VMIDRange *VMIDRange `json:"vmidRange,omitempty"`
 

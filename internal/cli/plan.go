@@ -239,7 +239,7 @@ func propose(ctx context.Context, process Process, o *options) (*proposal, error
 	if err != nil {
 		return nil, err
 	}
-	if err := s.scaler.AddVMs(change, requests, taken); err != nil {
+	if err := s.scaler.AddVMs(ctx, change, requests, taken); err != nil {
 		return nil, err
 	}
 	updates, err := s.inPlace(ctx, process, change)

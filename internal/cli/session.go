@@ -178,6 +178,7 @@ func open(ctx context.Context, process Process, o *options) (*session, error) {
 		config.NodeExists = s.cluster.NodeExists
 		config.NodeAddresses = s.cluster.NodeAddresses
 	}
+	config.ClassVMIDs = s.cluster.ClassVMIDs
 	hasNodes, err := s.cluster.HasNodes(ctx)
 	if err != nil {
 		return nil, err

@@ -118,6 +118,7 @@ func (c *Controller) build(ctx context.Context) (*parts, error) {
 	config.Drained = b.liveCluster.Drained
 	config.NodeExists = b.liveCluster.NodeExists
 	config.NodeAddresses = b.liveCluster.NodeAddresses
+	config.ClassVMIDs = b.liveCluster.ClassVMIDs
 	config.HolderGone = holders{pods: b.live, namespace: c.settings.Namespace, host: os.Hostname}.gone
 	config.Actor = "controller/" + c.settings.Namespace
 	config.Version = c.settings.Version

@@ -2,6 +2,7 @@ package scaler
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"slices"
 
@@ -16,8 +17,15 @@ import (
 // and no MAC addresses of VMs in after. nodes maps the addresses of the cluster's Nodes, which
 // it does not assign either, to their names.
 func (s *Scaler) newVMs(
-	requests []Request, snapshot *topology.Snapshot, before, after []fleet.VM, taken map[topology.RegionName][]fleet.VMID, nodes map[string]string, rotations rotations,
+	ctx context.Context, requests []Request, snapshot *topology.Snapshot, before, after []fleet.VM, taken map[topology.RegionName][]fleet.VMID, nodes map[string]string, rotations rotations,
 ) ([]fleet.VM, error) {
+	var reserved []fleet.VMIDRange
+	if len(requests) > 0 {
+		var err error
+		if reserved, err = s.config.ClassVMIDs(ctx); err != nil {
+			return nil, err
+		}
+	}
 	used := map[topology.RegionName][]fleet.VMID{}
 	for i := range before {
 		used[before[i].Host.Region] = append(used[before[i].Host.Region], before[i].VMID)
@@ -32,6 +40,7 @@ func (s *Scaler) newVMs(
 	for _, region := range s.config.Regions {
 		inUse := slices.Concat(used[region.Name], taken[region.Name])
 		allocators[region.Name] = fleet.NewAllocator(region.Name, region.VMIDs, rotations[region.Name], inUse)
+		allocators[region.Name].Reserve(reserved)
 	}
 
 	book := ipam.New(snapshot, slices.Concat(before, after), nodes)

@@ -236,14 +236,14 @@ func (s *Scaler) Propose(
 	if err != nil {
 		return nil, err
 	}
-	return change, s.AddVMs(change, requests, taken)
+	return change, s.AddVMs(ctx, change, requests, taken)
 }
 
 // AddVMs assigns each request a VMID, a name and a key, and renders the fleet with them.
 // It does not assign VMIDs that are in taken or that guests in the snapshot have. Desired
 // VMs that do not exist and whose VMID another guest has taken are replaced by VMs with
 // other VMIDs, names and keys, unless they are adopted: numaform cannot create them.
-func (s *Scaler) AddVMs(change *Change, requests []Request, taken map[topology.RegionName][]fleet.VMID) error {
+func (s *Scaler) AddVMs(ctx context.Context, change *Change, requests []Request, taken map[topology.RegionName][]fleet.VMID) error {
 	requests = slices.Clone(requests)
 	change.Renumbered = slices.DeleteFunc(change.index().reused(change.After.VMs), func(vm fleet.VM) bool { return vm.Adopted() })
 	for _, vm := range change.Renumbered {
@@ -256,7 +256,7 @@ func (s *Scaler) AddVMs(change *Change, requests []Request, taken map[topology.R
 		return cmp.Or(a.Placement.Host.Compare(b.Placement.Host), cmp.Compare(a.Spec.Pool, b.Spec.Pool))
 	})
 
-	vms, err := s.newVMs(requests, change.Snapshot, change.Before.VMs, change.After.VMs, taken, change.nodes, change.rotations)
+	vms, err := s.newVMs(ctx, requests, change.Snapshot, change.Before.VMs, change.After.VMs, taken, change.nodes, change.rotations)
 	if err != nil {
 		return err
 	}
@@ -471,7 +471,7 @@ func (s *Scaler) ProposeUndo(
 		}
 		requests[i] = Request{Spec: removed[i].Spec, Placement: placed[0].Placement, Standby: removed[i].Standby, Reserve: removed[i].Reserve}
 	}
-	return change, s.AddVMs(change, requests, taken)
+	return change, s.AddVMs(ctx, change, requests, taken)
 }
 
 // removedBy returns the VMs that a change removed and that no earlier undo of it has

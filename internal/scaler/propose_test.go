@@ -167,9 +167,15 @@ func TestVMIDsOfClass(t *testing.T) {
 		r.Spec.NodeClass, r.Spec.VMIDs = "team", fleet.VMIDRange{Lower: lower, Upper: upper}
 		return r
 	}
-	s := newScaler(t, func(c *scaler.Config) { c.Regions[0].VMIDs.Upper = 2999 }, vm(pve1, 2000))
+	s := newScaler(t, func(c *scaler.Config) {
+		c.Regions[0].VMIDs.Upper = 2999
+		c.ClassVMIDs = func(context.Context) ([]fleet.VMIDRange, error) {
+			return []fleet.VMIDRange{{Lower: 2001, Upper: 2003}}, nil
+		}
+	}, vm(pve1, 2000))
+	// The request without a range gets no VMID of another class.
 	change := propose(t, s, snapshot(stranger(2101)), of(2100, 2103), request(pve1), of(2100, 2103), of(2102, 2110))
-	if diff := cmp.Diff([]fleet.VMID{2100, 2001, 2102, 2103}, ids(change.Added)); diff != "" {
+	if diff := cmp.Diff([]fleet.VMID{2100, 2004, 2102, 2103}, ids(change.Added)); diff != "" {
 		t.Errorf("VMIDs (-want +got):\n%s", diff)
 	}
 	begin(t, s, change, nil)

@@ -46,7 +46,7 @@ func TestOneReadingPerChange(t *testing.T) {
 	if len(change.Before.VMs) != 1 {
 		t.Errorf("the change starts from %d VMs", len(change.Before.VMs))
 	}
-	if err := s.AddVMs(change, []scaler.Request{request(pve2)}, nil); err != nil {
+	if err := s.AddVMs(t.Context(), change, []scaler.Request{request(pve2)}, nil); err != nil {
 		t.Fatal(err)
 	}
 	results, err := s.Apply(t.Context(), change, approveAll)

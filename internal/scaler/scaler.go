@@ -141,6 +141,9 @@ type Config struct {
 	// NodeAddresses maps the addresses of the cluster's Nodes, which VMs must not get, to the
 	// Nodes' names. If it is nil, they are unknown.
 	NodeAddresses func(ctx context.Context) (map[string]string, error)
+	// ClassVMIDs returns the ranges of VMIDs of classes, from which VMs of classes without a
+	// range get none. If it is nil, no class has a range.
+	ClassVMIDs func(ctx context.Context) ([]fleet.VMIDRange, error)
 	// HolderGone reports whether it is certain that no engine on a host, as named in a
 	// lock, is alive, and the proof. If it is nil, this is never certain.
 	HolderGone func(ctx context.Context, host string) (proof string, gone bool)
@@ -207,6 +210,9 @@ func New(config Config) *Scaler {
 	config.Release.Memo = &generator.Memo{}
 	if config.NodeAddresses == nil {
 		config.NodeAddresses = func(context.Context) (map[string]string, error) { return nil, nil }
+	}
+	if config.ClassVMIDs == nil {
+		config.ClassVMIDs = func(context.Context) ([]fleet.VMIDRange, error) { return nil, nil }
 	}
 	if config.Count == nil {
 		config.Count = func(string, int, int) {}

@@ -404,7 +404,7 @@ func (w *Writer) Ensure(ctx context.Context, requests []Request) (vms []fleet.VM
 		unknown = append(unknown, request)
 	}
 	existing := w.fleet()
-	reserved, err := w.scaler.newVMs(unknown, snapshot, existing, existing, taken, nodes, w.rotations)
+	reserved, err := w.scaler.newVMs(ctx, unknown, snapshot, existing, existing, taken, nodes, w.rotations)
 	if err != nil {
 		return nil, err
 	}

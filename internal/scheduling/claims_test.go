@@ -13,6 +13,7 @@ import (
 	karpscheduling "sigs.k8s.io/karpenter/pkg/scheduling"
 	"sigs.k8s.io/yaml"
 
+	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/scheduling"
 	"github.com/numaform/numaform/topology"
@@ -207,6 +208,22 @@ func TestLaunched(t *testing.T) {
 		if !equality.Semantic.DeepEqual(it.Capacity, claim.Status.Capacity) || !equality.Semantic.DeepEqual(allocatable, claim.Status.Allocatable) {
 			t.Errorf("offered %v and %v, launched %v and %v", it.Capacity, allocatable, claim.Status.Capacity, claim.Status.Allocatable)
 		}
+	}
+}
+
+// TestVMIDsOfClasses checks which VMIDs the ranges of classes reserve.
+func TestVMIDsOfClasses(t *testing.T) {
+	t.Parallel()
+	class := func(name string, r *v1alpha1.VMIDRange) client.Object {
+		return &v1alpha1.ProxmoxNodeClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.ProxmoxNodeClassSpec{VMIDRange: r}}
+	}
+	c := scheduling.FromObjects([]client.Object{class("a", &v1alpha1.VMIDRange{Lower: 2100, Upper: 2103}), class("b", nil), class("c", &v1alpha1.VMIDRange{Lower: 2200, Upper: 2200})})
+	got, err := c.ClassVMIDs(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]fleet.VMIDRange{{Lower: 2100, Upper: 2103}, {Lower: 2200, Upper: 2200}}, got); diff != "" {
+		t.Errorf("ranges (-want +got):\n%s", diff)
 	}
 }
 

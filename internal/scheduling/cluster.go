@@ -230,6 +230,21 @@ func nodeAddresses(ctx context.Context, c client.Client) (map[string]string, err
 	return addresses, nil
 }
 
+// ClassVMIDs returns the ranges of VMIDs of all ProxmoxNodeClasses.
+func (c *Cluster) ClassVMIDs(ctx context.Context) ([]fleet.VMIDRange, error) {
+	var classes v1alpha1.ProxmoxNodeClassList
+	if err := c.client.List(ctx, &classes); err != nil {
+		return nil, fmt.Errorf("listing ProxmoxNodeClasses: %w", err)
+	}
+	var ranges []fleet.VMIDRange
+	for i := range classes.Items {
+		if r := vmidsOf(classes.Items[i].Spec.VMIDRange); r != (fleet.VMIDRange{}) {
+			ranges = append(ranges, r)
+		}
+	}
+	return ranges, nil
+}
+
 // Leaving returns the keys of the VMs whose NodeClaims are being deleted. The result is never
 // nil unless there is an error.
 func (c *Cluster) Leaving(ctx context.Context) (map[fleet.Key]bool, error) {
