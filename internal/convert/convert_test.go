@@ -266,7 +266,7 @@ spec:
 }
 
 // TestProvidersOfOneCluster checks that providers with the same endpoint become classes of one
-// region, whose range of VMIDs includes theirs.
+// region, whose range of VMIDs includes theirs, and keep their ranges.
 func TestProvidersOfOneCluster(t *testing.T) {
 	t.Parallel()
 	provider := func(name, host, lower, upper string) string {
@@ -285,8 +285,13 @@ func TestProvidersOfOneCluster(t *testing.T) {
 			t.Errorf("%q is not in\n%s", want, config)
 		}
 	}
-	if classes := content(t, result, "manifests/nodeclasses.yaml"); strings.Count(classes, "region: homelab") != 2 {
-		t.Errorf("classes:\n%s", classes)
+	classes := content(t, result, "manifests/nodeclasses.yaml")
+	for want, times := range map[string]int{
+		"region: homelab": 2, "vmidRange:": 2, "vmidRange:\n    lower: 500\n    upper: 599\n": 1, "vmidRange:\n    lower: 400\n    upper: 450\n": 1,
+	} {
+		if got := strings.Count(classes, want); got != times {
+			t.Errorf("%q is %d times in the classes, want %d:\n%s", want, got, times, classes)
+		}
 	}
 }
 

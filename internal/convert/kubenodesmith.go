@@ -16,6 +16,9 @@ const (
 	knsClaim    = "NodeSmithClaim"
 )
 
+// knsRangeNote is the note about ranges of VMIDs.
+const knsRangeNote = "the range belongs to the Proxmox cluster: with several providers of one cluster, it includes the ranges of all of them, and the class of each provider has its range as spec.vmidRange"
+
 // kubeNodeSmithOptions is the table of KubeNodeSmith: api/v1alpha1, the Secret of its
 // credentials and the flags of cmd/main.go.
 func kubeNodeSmithOptions() []option {
@@ -26,8 +29,8 @@ func kubeNodeSmithOptions() []option {
 		{knsProvider, "spec.additionalSettings", "", "KubeNodeSmith does not read it", nil},
 		{knsProvider, "spec.proxmox.endpoint", "numaform.yaml clusters[].url", "", knsCluster("url")},
 		{knsProvider, "spec.proxmox.nodeWhitelist", "ProxmoxNodeClass spec.hosts", "", copied},
-		{knsProvider, "spec.proxmox.vmIDRange.lower", "numaform.yaml clusters[].vmid_range.lower", "the range belongs to the Proxmox cluster: with several providers of one cluster, it includes the ranges of all of them", knsRange("lower", func(a, b int64) int64 { return min(a, b) })},
-		{knsProvider, "spec.proxmox.vmIDRange.upper", "numaform.yaml clusters[].vmid_range.upper", "the range belongs to the Proxmox cluster: with several providers of one cluster, it includes the ranges of all of them", knsRange("upper", func(a, b int64) int64 { return max(a, b) })},
+		{knsProvider, "spec.proxmox.vmIDRange.lower", "numaform.yaml clusters[].vmid_range.lower", knsRangeNote, knsRange("lower", func(a, b int64) int64 { return min(a, b) })},
+		{knsProvider, "spec.proxmox.vmIDRange.upper", "numaform.yaml clusters[].vmid_range.upper", knsRangeNote, knsRange("upper", func(a, b int64) int64 { return max(a, b) })},
 		{knsProvider, "spec.proxmox.managedNodeTag", "ProxmoxNodeClass spec.tags", "numaform recognizes its VMs by a marker in their descriptions, not by this tag", func(c *conversion, at *place) { at.put(c, []any{strings.ToLower(text(at.value))}) }},
 		{knsProvider, "spec.proxmox.vmMemOverheadMiB", "ProxmoxNodeClass spec.memoryOverheadMiB", "", copied},
 		{knsProvider, "spec.proxmox.networkInterfaces[].name", "", "interfaces are net0, net1 and so on, in the order of the list", kppName},
@@ -89,7 +92,10 @@ func (c *conversion) kubeNodeSmith(objects []Object) error {
 		return errors.New("found no " + knsProvider + ": pass the manifests of KubeNodeSmith's objects")
 	}
 	// Providers with the same endpoint are one Proxmox cluster, and several classes.
-	clusters := map[string]int{}
+	clusters, shared := map[string]int{}, map[string]int{}
+	for _, o := range providers {
+		shared[text(o.at("spec", "proxmox", "endpoint"))]++
+	}
 	for _, o := range providers {
 		endpoint := text(o.at("spec", "proxmox", "endpoint"))
 		if _, known := clusters[endpoint]; !known {
@@ -100,6 +106,11 @@ func (c *conversion) kubeNodeSmith(objects []Object) error {
 			region = o.Name
 		}
 		c.knsRegion(o, clusters[endpoint], region, secrets)
+		lower, err := strconv.ParseInt(text(o.at("spec", "proxmox", "vmIDRange", "lower")), 10, 64)
+		upper, err2 := strconv.ParseInt(text(o.at("spec", "proxmox", "vmIDRange", "upper")), 10, 64)
+		if shared[endpoint] > 1 && errors.Join(err, err2) == nil {
+			c.spec(o.Name)["vmidRange"] = map[string]any{"lower": lower, "upper": upper}
+		}
 	}
 	for i := range objects {
 		o := &objects[i]
