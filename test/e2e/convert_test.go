@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/agent"
 	"github.com/numaform/numaform/internal/bootstrap"
 	"github.com/numaform/numaform/internal/cli"
 	"github.com/numaform/numaform/internal/pvesim"
@@ -29,6 +30,8 @@ type converted struct {
 	macPrefix    string
 	// addresses are the beginnings of the addresses of the last network device.
 	addresses []string
+	// agent is the configuration of the host agent, or nil.
+	agent *agent.Settings
 	// texts are in the documents of the VM's seed, or in its join command.
 	texts map[string][]string
 }
@@ -62,6 +65,7 @@ spec:
 				ResourcePool: "k8s/workers", SecurityGroups: []string{fleet.DeviceGroup("kubernetes", 0), fleet.DeviceGroup("nodes", 0), fleet.DeviceGroup("storage", 1)},
 			},
 			hosts: []string{"pve-2", "pve-3"}, lower: 30000, upper: 30999, macPrefix: "BC:24:11", addresses: []string{"192.0.2.", "2001:db8::"},
+			agent: &agent.Settings{Clusters: []string{"quickstart"}, Governor: agent.Governor{Pinned: "performance", Unpinned: "powersave"}, IRQs: agent.InterruptsGuest},
 			texts: map[string][]string{
 				bootstrap.UserData: {
 					"hostname: workers-30", "- ssh-ed25519 AAAA\n", "- ssh-ed25519 BBBB\n", "          cpuManagerPolicy: static\n", "          maxPods: 100\n",
@@ -134,6 +138,14 @@ spec:
 			dir, planned := filepath.Join(stage.Dir, "converted"), filepath.Join(stage.Dir, "planned")
 			run(t, stage, cli.ExitOK, "convert", c.peer, "-f", filepath.Join("..", "..", "internal", "convert", "testdata", c.peer),
 				"--out", dir, "--cluster-id", "quickstart", "--region", "homelab", "--template", "debian-13-k8s")
+			if c.agent != nil {
+				want := agent.DefaultSettings()
+				want.Clusters, want.Governor, want.IRQs = c.agent.Clusters, c.agent.Governor, c.agent.IRQs
+				got, err := agent.ReadSettings(filepath.Join(dir, "numaform-agent.yaml"))
+				if diff := cmp.Diff(want, got); err != nil || diff != "" {
+					t.Errorf("settings of the agent, error %v (-want +got):\n%s", err, diff)
+				}
+			}
 			pods := filepath.Join(dir, "pod.yaml")
 			if err := os.WriteFile(pods, []byte(c.pod), 0o600); err != nil {
 				t.Fatal(err)
