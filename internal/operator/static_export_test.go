@@ -14,21 +14,24 @@ func FixedSizeProblem(pool *karpv1.NodePool, enabled bool) string {
 	return fixedSizeProblem(pool, enabled)
 }
 
-// calls counts the calls of Karpenter's controllers.
-type calls int
+// call records the calls of one of Karpenter's controllers under its name.
+type call struct {
+	name  string
+	calls *string
+}
 
-func (c *calls) Reconcile(context.Context, *karpv1.NodePool) (reconcile.Result, error) {
-	*c++
+func (c call) Reconcile(context.Context, *karpv1.NodePool) (reconcile.Result, error) {
+	*c.calls += c.name
 	return reconcile.Result{}, nil
 }
 
-// FixedSize reconciles a NodePool and returns how often Karpenter's controllers were called.
+// FixedSize reconciles a NodePool and returns the calls of Karpenter's controllers.
 // If since is positive, it is the time since an earlier attempt.
-func FixedSize(ctx context.Context, pool *karpv1.NodePool, paused bool, pausedErr error, since time.Duration) (int, time.Duration, error) {
-	var made calls
+func FixedSize(ctx context.Context, pool *karpv1.NodePool, paused bool, pausedErr error, since time.Duration) (string, time.Duration, error) {
+	made := ""
 	now := time.Unix(1_800_000_000, 0)
 	s := &static{
-		up: &made, down: &made, clock: clocktesting.NewFakePassiveClock(now), tried: map[string]time.Time{},
+		up: call{"up ", &made}, down: call{"down ", &made}, clock: clocktesting.NewFakePassiveClock(now), tried: map[string]time.Time{},
 		problem: func(pool *karpv1.NodePool) string { return fixedSizeProblem(pool, true) },
 		paused:  func(context.Context) (bool, error) { return paused, pausedErr },
 	}
@@ -36,5 +39,5 @@ func FixedSize(ctx context.Context, pool *karpv1.NodePool, paused bool, pausedEr
 		s.tried[pool.Name] = now.Add(-since)
 	}
 	result, err := s.Reconcile(ctx, pool)
-	return int(made), result.RequeueAfter, err
+	return made, result.RequeueAfter, err
 }
