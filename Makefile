@@ -82,7 +82,7 @@ unit: ## run the tests that require only Go: no engine, provider, control plane 
 LONG_TESTS := ./test/cluster ./test/hostile ./test/e2e ./test/faults ./test/upgrade ./test/backends ./internal/scaler
 
 .PHONY: test
-test: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) $(HELM) baseline postgres qemu ## run the tests of every change, with the real engines, provider and backends
+test: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) $(HELM) baseline postgres gitea qemu ## run the tests of every change, with the real engines, provider and backends
 	@# Run two packages per core, because tests wait half of the time. make verify runs vet. Without symbols, a binary is linked in half the time.
 	go test -p 4 -timeout $(TEST_TIMEOUT) -vet=off -ldflags='-s -w' $(TESTFLAGS) $(if $(filter ./...,$(PKG)),$(LONG_TESTS)) $(PKG)
 	$(if $(filter ./...,$(PKG)),$(IN_SIM) go test -vet=off -ldflags='-s -w' $(TESTFLAGS) ./...)
@@ -102,7 +102,7 @@ mutate: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) postgres ## mutation testing: the t
 RACE_PKG ?= ./fleet ./generator ./internal/... ./planner ./state/... ./topology
 
 .PHONY: race
-race: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) postgres ## run the tests of every package with goroutines under the race detector, which requires a C compiler
+race: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) postgres gitea ## run the tests of every package with goroutines under the race detector, which requires a C compiler
 	@# In TestRunCluster, the controller runs in the test process and sets client-go's logger while other clients of the test use it.
 	CGO_ENABLED=1 go test -race -p 2 -timeout $(TEST_TIMEOUT) -vet=off -skip '^TestRunCluster$$' $(TESTFLAGS) $(RACE_PKG)
 	$(IN_SIM) CGO_ENABLED=1 go test -race -vet=off $(TESTFLAGS) ./...
@@ -374,6 +374,11 @@ engine:
 .PHONY: postgres
 postgres:
 	@sh tools/postgres.sh
+
+# gitea builds the forge of the tests. It is the only program that requires a C compiler.
+.PHONY: gitea
+gitea:
+	@sh tools/gitea.sh $(CURDIR)/$(TOOLS)
 
 # baseline builds the numaform of the commit in tools/baseline/commit.
 .PHONY: baseline

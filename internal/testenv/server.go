@@ -22,9 +22,11 @@ type server struct {
 	path string
 	// interrupt is the signal for an orderly shutdown.
 	interrupt syscall.Signal
-	process   *exec.Cmd
-	done      chan struct{}
-	said      tail
+	// env is added to the environment of the test.
+	env     []string
+	process *exec.Cmd
+	done    chan struct{}
+	said    tail
 }
 
 // startServer starts a server and waits until it is ready.
@@ -39,7 +41,7 @@ func (s *server) start(dir string, args []string, attributes *syscall.SysProcAtt
 	s.process = exec.CommandContext(context.Background(), s.path, args...) //nolint:gosec // the servers of a test
 	s.process.Dir, s.process.Stdout, s.process.Stderr = dir, &s.said, &s.said
 	// Collect garbage less often: tests have memory to spare, but little time.
-	s.process.Env = append(os.Environ(), "GOGC=400")
+	s.process.Env = append(append(os.Environ(), "GOGC=400"), s.env...)
 	dieWithParent(attributes)
 	s.process.SysProcAttr = attributes
 	if err := s.process.Start(); err != nil {
