@@ -75,7 +75,7 @@ demo-cluster: $(PROVIDER) engine $(CONTROL_PLANE) ## run the controller in a Kub
 
 .PHONY: unit
 unit: ## run the tests that require only Go: no engine, provider, control plane or QEMU
-	go test -short -vet=off -ldflags='-s -w' $(TESTFLAGS) $$(go list ./... | grep -v '/test/\(backends\|bench\|chart\|cluster\|e2e\|faults\|hostile\|real\|release\|scale\|upgrade\)$$')
+	go test -short -vet=off -ldflags='-s -w' $(TESTFLAGS) $$(go list ./... | grep -v '/test/\(backends\|bench\|chart\|cluster\|e2e\|faults\|forge\|hostile\|real\|release\|scale\|upgrade\)$$')
 
 # LONG_TESTS are the packages whose tests take minutes. They start first, so that no CPU is
 # idle at the end.

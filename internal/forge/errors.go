@@ -21,8 +21,8 @@ func (e *NotFoundError) Error() string {
 // RateLimitError reports that the forge accepts no more requests until Reset.
 type RateLimitError struct {
 	Forge string
-	// Reset is the time from which requests are accepted again, by the forge's clock; zero if
-	// the forge does not report it.
+	// Reset is the time from which requests are accepted again, by this machine's clock; zero
+	// if the forge does not report it.
 	Reset time.Time
 }
 
@@ -96,6 +96,35 @@ func (e *HeadError) Error() string {
 	}
 	return fmt.Sprintf("%s: pull request %d: its head is %s, not %.12s, which was approved: it needs a new plan and a new approval", e.Forge, e.Number, have, e.Want)
 }
+
+// IncompleteError reports that a pull request was opened, but that the forge refused its
+// labels or its reviewers.
+type IncompleteError struct {
+	Forge  string
+	Number int
+	Err    error
+}
+
+func (e *IncompleteError) Error() string {
+	return fmt.Sprintf("%s: pull request %d is open, but not all labels and reviewers were added: %v", e.Forge, e.Number, e.Err)
+}
+
+// Unwrap returns the forge's error.
+func (e *IncompleteError) Unwrap() error { return e.Err }
+
+// UnavailableError reports that the forge cannot be reached, or answers with an error of its
+// own.
+type UnavailableError struct {
+	Forge, Doing string
+	Err          error
+}
+
+func (e *UnavailableError) Error() string {
+	return fmt.Sprintf("%s: %s: the forge is not available: %v", e.Forge, e.Doing, e.Err)
+}
+
+// Unwrap returns the cause.
+func (e *UnavailableError) Unwrap() error { return e.Err }
 
 // TooManyError reports a list that is longer than numaform reads.
 type TooManyError struct {

@@ -1,6 +1,6 @@
 // Package forge reads and writes pull requests at a git forge: GitHub, GitLab, Gitea or
 // Forgejo. It works by polling alone, and reads no comments: only the reviews, checks and
-// states that the forge itself keeps. Start at Client; package forgetest has a forge in memory.
+// states that the forge itself keeps. Start at New; package forgetest has a forge in memory.
 package forge
 
 import (
@@ -10,7 +10,8 @@ import (
 
 // Client accesses the pull requests of one repository against one base branch. Its methods
 // return the errors of this package: NotFoundError, RateLimitError, RightsError, MovedError,
-// ConflictError and HeadError. They can be called concurrently.
+// ConflictError, HeadError, TooManyError and UnavailableError. They can be called
+// concurrently.
 type Client interface { //nolint:interfacebloat // the operations on one pull request belong together
 	// Open returns all open pull requests against the base branch, the lowest number first,
 	// or an error if there are more than MaxOpen.
@@ -21,7 +22,8 @@ type Client interface { //nolint:interfacebloat // the operations on one pull re
 	// itself against the base branch. Pull requests of forks are ignored.
 	ByBranch(ctx context.Context, head string) (PullRequest, error)
 	// Create opens a pull request of a branch of the repository. If the branch already has
-	// an open one, it returns a ConflictError.
+	// an open one, it returns a ConflictError. If the forge refuses only labels or reviewers,
+	// it returns the pull request and an IncompleteError.
 	Create(ctx context.Context, request NewPullRequest) (PullRequest, error)
 	// Edit replaces the title and the body of a pull request.
 	Edit(ctx context.Context, number int, title, body string) error

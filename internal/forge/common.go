@@ -1,0 +1,37 @@
+package forge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+func request(number int) string { return fmt.Sprintf("pull request %d", number) }
+
+func reading(number int) string { return "reading " + request(number) }
+
+func (c *connection) tooMany(what string, most int) error {
+	return &TooManyError{Forge: c.name, What: what, Max: most}
+}
+
+// nameOf returns the forge's name for the state of a status.
+func (c *connection) nameOf(status Status, names map[CheckState]string) (string, error) {
+	name, ok := names[status.State]
+	if !ok || status.Context == "" {
+		return "", fmt.Errorf("%s: setting status %q to %q: must be a status with a name, and Success, Pending or Failure", c.name, status.Context, status.State)
+	}
+	return name, nil
+}
+
+// refused returns the reason for a merge that the forge refused: the forges report another
+// head with the same code as other conflicts.
+func (c *connection) refused(ctx context.Context, client Client, number int, headSHA string, err error) error {
+	if !errors.As(err, new(*ConflictError)) {
+		return err
+	}
+	now, getErr := client.Get(ctx, number)
+	if getErr == nil && now.State == Open && now.HeadSHA != headSHA {
+		return &HeadError{Forge: c.name, Number: number, Want: headSHA, Have: now.HeadSHA}
+	}
+	return err
+}

@@ -1,0 +1,304 @@
+package forge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"time"
+)
+
+// giteaClient is a Client of Gitea or Forgejo. It makes the requests itself: Gitea's SDK has
+// no context for a request, no filter of a list by branch, and drops the reason of a refused
+// merge.
+type giteaClient struct{ rest }
+
+type (
+	giteaUser struct {
+		Login string `json:"login"`
+	}
+	giteaBranch struct {
+		Ref    string `json:"ref"`
+		SHA    string `json:"sha"`
+		RepoID int64  `json:"repo_id"`
+	}
+	giteaPull struct {
+		Number         int         `json:"number"`
+		User           giteaUser   `json:"user"`
+		Title          string      `json:"title"`
+		Body           string      `json:"body"`
+		State          string      `json:"state"`
+		HTMLURL        string      `json:"html_url"`
+		Merged         bool        `json:"merged"`
+		MergeCommitSHA string      `json:"merge_commit_sha"`
+		MergedBy       giteaUser   `json:"merged_by"`
+		Base           giteaBranch `json:"base"`
+		Head           giteaBranch `json:"head"`
+		UpdatedAt      time.Time   `json:"updated_at"`
+	}
+	giteaReview struct {
+		User        giteaUser `json:"user"`
+		State       string    `json:"state"`
+		CommitID    string    `json:"commit_id"`
+		Dismissed   bool      `json:"dismissed"`
+		SubmittedAt time.Time `json:"submitted_at"`
+	}
+	giteaStatus struct {
+		Context string `json:"context"`
+		Status  string `json:"status"`
+	}
+	giteaLabel struct {
+		ID   int64  `json:"id"`
+		Name string `json:"name"`
+	}
+)
+
+// giteaList returns all entries of a list.
+func giteaList[T any](ctx context.Context, g *giteaClient, most int, what string, query url.Values, path ...string) ([]T, error) {
+	seen := 0
+	return collect(most, g.tooMany(what, most), func(number int) ([]T, bool, error) {
+		var list []T
+		header, err := g.call(ctx, http.MethodGet, paged(number, "limit", query), nil, &list, path...)
+		if err != nil {
+			return nil, false, err
+		}
+		seen += len(list)
+		more, err := hasMore(header, seen)
+		return list, more, err
+	})
+}
+
+// hasMore reports whether a list has more entries than those seen. The server may return
+// smaller pages than requested, so the size of a page tells nothing.
+func hasMore(header http.Header, seen int) (bool, error) {
+	total, err := strconv.Atoi(header.Get("X-Total-Count"))
+	if err != nil {
+		return false, errors.New("the answer has no X-Total-Count")
+	}
+	return seen < total, nil
+}
+
+func (g *giteaClient) Open(ctx context.Context) ([]PullRequest, error) {
+	list, err := giteaList[giteaPull](ctx, g, MaxOpen, "open pull requests", url.Values{"state": {"open"}, "base_branch": {g.base}, "sort": {"oldest"}}, "pulls")
+	if err != nil {
+		return nil, g.listed("listing pull requests", "the repository", err)
+	}
+	var open []PullRequest
+	for i := range list {
+		if list[i].Base.Ref == g.base {
+			open = append(open, list[i].pull())
+		}
+	}
+	return open, nil
+}
+
+func (g *giteaClient) Get(ctx context.Context, number int) (PullRequest, error) {
+	var found giteaPull
+	if _, err := g.call(ctx, http.MethodGet, nil, nil, &found, "pulls", strconv.Itoa(number)); err != nil {
+		return PullRequest{}, g.failed(reading(number), request(number), err)
+	}
+	return found.pull(), nil
+}
+
+func (g *giteaClient) ByBranch(ctx context.Context, head string) (PullRequest, error) {
+	doing, what := "searching the pull request of branch "+head, "a pull request of branch "+head
+	// This returns any of the branch's pull requests, so it only tells whether there is one.
+	var one giteaPull
+	if _, err := g.call(ctx, http.MethodGet, nil, nil, &one, "pulls", g.base, head); err != nil {
+		return PullRequest{}, g.failed(doing, what, err)
+	}
+	if found := one.pull(); found.State == Open {
+		return found, nil // there cannot be a newer one
+	}
+	for number := 1; number <= MaxOpen/pageSize; number++ {
+		var list []giteaPull
+		query := paged(number, "limit", url.Values{"state": {"all"}, "base_branch": {g.base}, "sort": {"newest"}})
+		if _, err := g.call(ctx, http.MethodGet, query, nil, &list, "pulls"); err != nil {
+			return PullRequest{}, g.failed(doing, what, err)
+		}
+		for i := range list {
+			found := list[i].pull()
+			if found.Head == head && found.Base == g.base && !found.Fork {
+				return g.Get(ctx, found.Number) // lists lack who merged it
+			}
+		}
+		if len(list) == 0 || list[len(list)-1].Number <= one.Number {
+			break
+		}
+	}
+	return one.pull(), nil
+}
+
+func (g *giteaClient) Create(ctx context.Context, wanted NewPullRequest) (PullRequest, error) {
+	if err := g.checkText(wanted.Title, wanted.Body); err != nil {
+		return PullRequest{}, err
+	}
+	var created giteaPull
+	doing := "opening a pull request of branch " + wanted.Head
+	sent := map[string]any{"title": wanted.Title, "body": wanted.Body, "head": wanted.Head, "base": g.base}
+	if _, err := g.call(ctx, http.MethodPost, nil, sent, &created, "pulls"); err != nil {
+		return PullRequest{}, g.failed(doing, "branch "+wanted.Head, err)
+	}
+	pull := created.pull()
+	refused := g.label(ctx, pull.Number, wanted.Labels)
+	if len(wanted.Reviewers) > 0 {
+		_, err := g.call(ctx, http.MethodPost, nil, map[string]any{"reviewers": wanted.Reviewers}, nil, "pulls", strconv.Itoa(pull.Number), "requested_reviewers")
+		refused = errors.Join(refused, g.failed("requesting reviews", "a reviewer", err))
+	}
+	if refused != nil {
+		return pull, &IncompleteError{Forge: g.name, Number: pull.Number, Err: refused}
+	}
+	return pull, nil
+}
+
+// label adds labels to a pull request, and creates those that do not exist.
+func (g *giteaClient) label(ctx context.Context, number int, names []string) error {
+	if len(names) == 0 {
+		return nil
+	}
+	labels, err := giteaList[giteaLabel](ctx, g, MaxChecks, "labels", nil, "labels")
+	if err != nil {
+		return g.listed("listing labels", "the repository", err)
+	}
+	ids := make([]int64, len(names))
+	for i, name := range names {
+		at := slices.IndexFunc(labels, func(l giteaLabel) bool { return l.Name == name })
+		if at < 0 {
+			var created giteaLabel
+			if _, err := g.call(ctx, http.MethodPost, nil, map[string]string{"name": name, "color": "#0e8a16"}, &created, "labels"); err != nil {
+				return g.failed("creating label "+name, "the repository", err)
+			}
+			ids[i] = created.ID
+			continue
+		}
+		ids[i] = labels[at].ID
+	}
+	_, err = g.call(ctx, http.MethodPost, nil, map[string]any{"labels": ids}, nil, "issues", strconv.Itoa(number), "labels")
+	return g.failed("adding labels", request(number), err)
+}
+
+func (g *giteaClient) Edit(ctx context.Context, number int, title, body string) error {
+	if err := g.checkText(title, body); err != nil {
+		return err
+	}
+	_, err := g.call(ctx, http.MethodPatch, nil, map[string]string{"title": title, "body": body}, nil, "pulls", strconv.Itoa(number))
+	return g.failed("editing "+request(number), request(number), err)
+}
+
+func (g *giteaClient) Close(ctx context.Context, number int, comment string) error {
+	if comment != "" {
+		if _, err := g.call(ctx, http.MethodPost, nil, map[string]string{"body": comment}, nil, "issues", strconv.Itoa(number), "comments"); err != nil {
+			return g.failed("commenting on "+request(number), request(number), err)
+		}
+	}
+	_, err := g.call(ctx, http.MethodPatch, nil, map[string]string{"state": "closed"}, nil, "pulls", strconv.Itoa(number))
+	return g.failed("closing "+request(number), request(number), err)
+}
+
+func (g *giteaClient) Reviews(ctx context.Context, number int) ([]Review, error) {
+	list, err := giteaList[giteaReview](ctx, g, MaxReviews, "reviews of "+request(number), nil, "pulls", strconv.Itoa(number), "reviews")
+	if err != nil {
+		return nil, g.listed("listing the reviews of "+request(number), request(number), err)
+	}
+	states := map[string]ReviewState{"APPROVED": Approved, "REQUEST_CHANGES": ChangesRequested}
+	var reviews []Review
+	for _, entry := range list {
+		state, ok := states[entry.State]
+		if !ok {
+			continue
+		}
+		if entry.Dismissed {
+			state = Dismissed
+		}
+		reviews = append(reviews, Review{User: entry.User.Login, State: state, SHA: entry.CommitID, At: entry.SubmittedAt})
+	}
+	return newestReviews(reviews), nil
+}
+
+func (g *giteaClient) Checks(ctx context.Context, sha string) ([]Check, error) {
+	doing := fmt.Sprintf("listing the checks of commit %.12s", sha)
+	seen := 0
+	checks, err := collect(MaxChecks, g.tooMany("checks of a commit", MaxChecks), func(number int) ([]Check, bool, error) {
+		var combined struct {
+			Statuses []giteaStatus `json:"statuses"`
+		}
+		header, err := g.call(ctx, http.MethodGet, paged(number, "limit", nil), nil, &combined, "commits", sha, "status")
+		if err != nil {
+			return nil, false, err
+		}
+		list := make([]Check, len(combined.Statuses))
+		for i, status := range combined.Statuses {
+			list[i] = Check{Name: status.Context, State: stateOfStatus(status.Status)}
+		}
+		seen += len(list)
+		more, err := hasMore(header, seen)
+		return list, more, err
+	})
+	if err != nil {
+		return nil, g.listed(doing, "the commit", err)
+	}
+	return sortChecks(checks), nil
+}
+
+func (g *giteaClient) SetStatus(ctx context.Context, sha string, status Status) error {
+	state, err := g.nameOf(status, map[CheckState]string{Success: "success", Pending: "pending", Failure: "failure"})
+	if err != nil {
+		return err
+	}
+	_, err = g.call(ctx, http.MethodPost, nil, map[string]string{
+		"state": state, "context": status.Context, "description": shorten(status.Description, MaxDescription), "target_url": status.URL,
+	}, nil, "statuses", sha)
+	return g.failed(fmt.Sprintf("setting the status of commit %.12s", sha), "the commit", err)
+}
+
+func (g *giteaClient) Merge(ctx context.Context, number int, headSHA string) (string, error) {
+	var repository struct {
+		Merge           bool `json:"allow_merge_commits"`
+		Squash          bool `json:"allow_squash_merge"`
+		RebaseMerge     bool `json:"allow_rebase_explicit"`
+		Rebase          bool `json:"allow_rebase"`
+		FastForwardOnly bool `json:"allow_fast_forward_only_merge"`
+	}
+	if _, err := g.call(ctx, http.MethodGet, nil, nil, &repository); err != nil {
+		return "", g.failed("reading the repository", "the repository", err)
+	}
+	style := "merge"
+	switch {
+	case repository.Merge:
+	case repository.Squash:
+		style = "squash"
+	case repository.RebaseMerge:
+		style = "rebase-merge"
+	case repository.Rebase:
+		style = "rebase"
+	case repository.FastForwardOnly:
+		style = "fast-forward-only"
+	}
+	sent := map[string]any{"Do": style, "head_commit_id": headSHA}
+	if _, err := g.call(ctx, http.MethodPost, nil, sent, nil, "pulls", strconv.Itoa(number), "merge"); err != nil {
+		return "", g.refused(ctx, g, number, headSHA, g.failed("merging "+request(number), request(number), err))
+	}
+	merged, err := g.Get(ctx, number)
+	return merged.MergeSHA, err
+}
+
+func (p *giteaPull) pull() PullRequest {
+	state := Open
+	switch {
+	case p.Merged:
+		state = Merged
+	case p.State == "closed":
+		state = Closed
+	}
+	pull := PullRequest{
+		Number: p.Number, Head: p.Head.Ref, HeadSHA: p.Head.SHA, Base: p.Base.Ref, Title: p.Title, Body: p.Body, URL: p.HTMLURL,
+		Author: p.User.Login, State: state, Fork: p.Head.RepoID != p.Base.RepoID, UpdatedAt: p.UpdatedAt,
+	}
+	if state == Merged {
+		pull.MergeSHA, pull.MergedBy = p.MergeCommitSHA, p.MergedBy.Login
+	}
+	return pull
+}

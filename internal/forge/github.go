@@ -1,0 +1,266 @@
+package forge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+
+	"github.com/google/go-github/v89/github"
+)
+
+// gitHubClient is a Client of GitHub or GitHub Enterprise Server.
+type gitHubClient struct {
+	connection
+	api         *github.Client
+	owner, repo string
+}
+
+func newGitHub(c connection, base *url.URL, owner, repo string) (Client, error) {
+	// The client's own check of rates would refuse requests by a clock that may be wrong.
+	options := []github.ClientOptionsFunc{
+		github.WithHTTPClient(c.http), github.WithAuthToken(c.token), github.WithUserAgent("numaform"), github.WithDisableRateLimitCheck(),
+	}
+	if base.Host != "github.com" {
+		options = append(options, github.WithEnterpriseURLs(base.String(), base.String()))
+	}
+	api, err := github.NewClient(options...)
+	if err != nil {
+		return nil, fmt.Errorf("fleet.git.forge: opening GitHub at %s: %w", base.Host, err)
+	}
+	return &gitHubClient{connection: c, api: api, owner: owner, repo: repo}, nil
+}
+
+func (g *gitHubClient) Open(ctx context.Context) ([]PullRequest, error) {
+	options := &github.PullRequestListOptions{State: "open", Base: g.base, Sort: "created", Direction: "asc"}
+	return collect(MaxOpen, g.tooMany("open pull requests", MaxOpen), func(page int) ([]PullRequest, bool, error) {
+		options.ListOptions = github.ListOptions{Page: page, PerPage: pageSize}
+		list, answer, err := g.api.PullRequests.List(ctx, g.owner, g.repo, options)
+		if err != nil {
+			return nil, false, g.failed("listing pull requests", "the repository", err)
+		}
+		entries := make([]PullRequest, 0, len(list))
+		for _, entry := range list {
+			if entry.GetBase().GetRef() == g.base { // what the answer says counts, not what was asked
+				entries = append(entries, pullOfGitHub(entry))
+			}
+		}
+		return entries, answer.NextPage != 0, nil
+	})
+}
+
+func (g *gitHubClient) Get(ctx context.Context, number int) (PullRequest, error) {
+	found, _, err := g.api.PullRequests.Get(ctx, g.owner, g.repo, number)
+	if err != nil {
+		return PullRequest{}, g.failed(reading(number), request(number), err)
+	}
+	return pullOfGitHub(found), nil
+}
+
+func (g *gitHubClient) ByBranch(ctx context.Context, head string) (PullRequest, error) {
+	options := &github.PullRequestListOptions{State: "all", Head: g.owner + ":" + head, Base: g.base, Sort: "created", Direction: "desc"}
+	for page := 1; page <= MaxOpen/pageSize; page++ {
+		options.ListOptions = github.ListOptions{Page: page, PerPage: pageSize}
+		list, answer, err := g.api.PullRequests.List(ctx, g.owner, g.repo, options)
+		if err != nil {
+			return PullRequest{}, g.failed("searching the pull request of branch "+head, "the repository", err)
+		}
+		for _, entry := range list {
+			found := pullOfGitHub(entry)
+			if found.Head == head && found.Base == g.base && !found.Fork {
+				return g.Get(ctx, found.Number) // lists lack who merged it
+			}
+		}
+		if answer.NextPage == 0 {
+			return PullRequest{}, &NotFoundError{Forge: g.name, What: "a pull request of branch " + head}
+		}
+	}
+	return PullRequest{}, g.tooMany("pull requests of branch "+head, MaxOpen)
+}
+
+func (g *gitHubClient) Create(ctx context.Context, wanted NewPullRequest) (PullRequest, error) {
+	if err := g.checkText(wanted.Title, wanted.Body); err != nil {
+		return PullRequest{}, err
+	}
+	created, _, err := g.api.PullRequests.Create(ctx, g.owner, g.repo, &github.NewPullRequest{
+		Title: &wanted.Title, Body: &wanted.Body, Head: &wanted.Head, Base: &g.base,
+	})
+	if err != nil {
+		return PullRequest{}, g.failed("opening a pull request of branch "+wanted.Head, "the repository", err)
+	}
+	pull := pullOfGitHub(created)
+
+	var refused error
+	if len(wanted.Labels) > 0 {
+		_, _, err := g.api.Issues.AddLabelsToIssue(ctx, g.owner, g.repo, pull.Number, wanted.Labels)
+		refused = errors.Join(refused, g.failed("adding labels", request(pull.Number), err))
+	}
+	if len(wanted.Reviewers) > 0 {
+		_, _, err := g.api.PullRequests.RequestReviewers(ctx, g.owner, g.repo, pull.Number, github.ReviewersRequest{Reviewers: wanted.Reviewers})
+		refused = errors.Join(refused, g.failed("requesting reviews", request(pull.Number), err))
+	}
+	if refused != nil {
+		return pull, &IncompleteError{Forge: g.name, Number: pull.Number, Err: refused}
+	}
+	return pull, nil
+}
+
+func (g *gitHubClient) Edit(ctx context.Context, number int, title, body string) error {
+	if err := g.checkText(title, body); err != nil {
+		return err
+	}
+	_, _, err := g.api.PullRequests.Edit(ctx, g.owner, g.repo, number, &github.PullRequest{Title: &title, Body: &body})
+	return g.failed("editing "+request(number), request(number), err)
+}
+
+func (g *gitHubClient) Close(ctx context.Context, number int, comment string) error {
+	if comment != "" {
+		_, _, err := g.api.Issues.CreateComment(ctx, g.owner, g.repo, number, &github.IssueComment{Body: &comment})
+		if err != nil {
+			return g.failed("commenting on "+request(number), request(number), err)
+		}
+	}
+	closed := "closed"
+	_, _, err := g.api.PullRequests.Edit(ctx, g.owner, g.repo, number, &github.PullRequest{State: &closed})
+	return g.failed("closing "+request(number), request(number), err)
+}
+
+func (g *gitHubClient) Reviews(ctx context.Context, number int) ([]Review, error) {
+	states := map[string]ReviewState{"APPROVED": Approved, "CHANGES_REQUESTED": ChangesRequested, "DISMISSED": Dismissed}
+	all, err := collect(MaxReviews, g.tooMany("reviews of "+request(number), MaxReviews), func(page int) ([]*github.PullRequestReview, bool, error) {
+		list, answer, err := g.api.PullRequests.ListReviews(ctx, g.owner, g.repo, number, &github.ListOptions{Page: page, PerPage: pageSize})
+		if err != nil {
+			return nil, false, g.failed("listing the reviews of "+request(number), request(number), err)
+		}
+		return list, answer.NextPage != 0, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	var reviews []Review
+	for _, entry := range all {
+		if state, ok := states[entry.GetState()]; ok {
+			reviews = append(reviews, Review{User: entry.GetUser().GetLogin(), State: state, SHA: entry.GetCommitID(), At: entry.GetSubmittedAt().Time})
+		}
+	}
+	return newestReviews(reviews), nil
+}
+
+func (g *gitHubClient) Checks(ctx context.Context, sha string) ([]Check, error) {
+	doing := fmt.Sprintf("listing the checks of commit %.12s", sha)
+	tooMany := g.tooMany("checks of a commit", MaxChecks)
+	statuses, err := collect(MaxChecks, tooMany, func(page int) ([]Check, bool, error) {
+		combined, answer, err := g.api.Repositories.GetCombinedStatus(ctx, g.owner, g.repo, sha, &github.ListOptions{Page: page, PerPage: pageSize})
+		if err != nil {
+			return nil, false, g.failed(doing, "the commit", err)
+		}
+		list := make([]Check, len(combined.Statuses))
+		for i, status := range combined.Statuses {
+			list[i] = Check{Name: status.GetContext(), State: stateOfStatus(status.GetState())}
+		}
+		return list, answer.NextPage != 0, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	runs, err := collect(MaxChecks, tooMany, func(page int) ([]Check, bool, error) {
+		found, answer, err := g.api.Checks.ListCheckRunsForRef(ctx, g.owner, g.repo, sha, &github.ListCheckRunsOptions{
+			ListOptions: github.ListOptions{Page: page, PerPage: pageSize},
+		})
+		if err != nil {
+			return nil, false, g.failed(doing, "the commit", err)
+		}
+		list := make([]Check, len(found.CheckRuns))
+		for i, run := range found.CheckRuns {
+			list[i] = Check{Name: run.GetName(), State: stateOfRun(run.GetStatus(), run.GetConclusion())}
+		}
+		return list, answer.NextPage != 0, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return sortChecks(append(statuses, runs...)), nil
+}
+
+func (g *gitHubClient) SetStatus(ctx context.Context, sha string, status Status) error {
+	state, err := g.nameOf(status, map[CheckState]string{Success: "success", Pending: "pending", Failure: "failure"})
+	if err != nil {
+		return err
+	}
+	description := shorten(status.Description, MaxDescription)
+	sent := github.RepoStatus{State: &state, Context: &status.Context, Description: &description}
+	if status.URL != "" {
+		sent.TargetURL = &status.URL
+	}
+	_, _, err = g.api.Repositories.CreateStatus(ctx, g.owner, g.repo, sha, sent)
+	return g.failed(fmt.Sprintf("setting the status of commit %.12s", sha), "the commit", err)
+}
+
+func (g *gitHubClient) Merge(ctx context.Context, number int, headSHA string) (string, error) {
+	repository, _, err := g.api.Repositories.Get(ctx, g.owner, g.repo)
+	if err != nil {
+		return "", g.failed("reading the repository", "the repository", err)
+	}
+	method := "merge"
+	switch {
+	case repository.GetAllowMergeCommit():
+	case repository.GetAllowSquashMerge():
+		method = "squash"
+	case repository.GetAllowRebaseMerge():
+		method = "rebase"
+	}
+	merged, _, err := g.api.PullRequests.Merge(ctx, g.owner, g.repo, number, "", &github.PullRequestOptions{SHA: headSHA, MergeMethod: method})
+	if err != nil {
+		return "", g.refused(ctx, g, number, headSHA, g.failed("merging "+request(number), request(number), err))
+	}
+	return merged.GetSHA(), nil
+}
+
+func pullOfGitHub(p *github.PullRequest) PullRequest {
+	state := Open
+	switch {
+	case p.MergedAt != nil || p.GetMerged():
+		state = Merged
+	case p.GetState() == "closed":
+		state = Closed
+	}
+	pull := PullRequest{
+		Number: p.GetNumber(), Head: p.GetHead().GetRef(), HeadSHA: p.GetHead().GetSHA(), Base: p.GetBase().GetRef(),
+		Title: p.GetTitle(), Body: p.GetBody(), URL: p.GetHTMLURL(), Author: p.GetUser().GetLogin(), State: state,
+		// The repository of a deleted fork is null.
+		Fork:      p.GetHead().Repo == nil || p.GetHead().GetRepo().GetID() != p.GetBase().GetRepo().GetID(),
+		MergedBy:  p.GetMergedBy().GetLogin(),
+		UpdatedAt: p.GetUpdatedAt().Time,
+	}
+	if state == Merged { // until then, it is a trial merge
+		pull.MergeSHA = p.GetMergeCommitSHA()
+	}
+	return pull
+}
+
+// stateOfStatus converts the state of a commit status of GitHub or Gitea.
+func stateOfStatus(state string) CheckState {
+	switch state {
+	case "success":
+		return Success
+	case "pending":
+		return Pending
+	case "warning", "skipped":
+		return Neutral
+	}
+	return Failure
+}
+
+// stateOfRun converts the state of a check run.
+func stateOfRun(status, conclusion string) CheckState {
+	if status != "completed" {
+		return Pending
+	}
+	switch conclusion {
+	case "success":
+		return Success
+	case "neutral", "skipped":
+		return Neutral
+	}
+	return Failure
+}
