@@ -39,6 +39,7 @@ func Table() []Row {
 		{Package: "internal/scratch", Floor: 0},
 		{Package: "internal/shell", Floor: 0, Pure: true},
 		{Package: "internal/simprogram", Floor: 0, Support: true},
+		{Package: "internal/translog", Floor: 0},
 		{Package: "internal/workdir", Floor: 0},
 		{Package: "internal/wrap", Floor: 0, Pure: true},
 		{Package: "modules", Floor: 0, Pure: true},
