@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/translog"
 	"github.com/numaform/numaform/state/guard"
 	"github.com/numaform/numaform/topology"
 )
@@ -39,6 +40,12 @@ const (
 	KindTemplates Kind = "templates"
 	// KindAdopt imports VMs that another tool created.
 	KindAdopt Kind = "adopt"
+	// KindAccept records why a user goes on although the history was rewritten,
+	// KindAcceptRestore although it was restored to an older state, and KindContinue that the
+	// controller went on by itself. They change nothing.
+	KindAccept        Kind = "accept"
+	KindAcceptRestore Kind = "accept-restore"
+	KindContinue      Kind = "continue"
 )
 
 // Change is a planned change. Its record is written before the apply and is not changed
@@ -83,11 +90,38 @@ type Change struct {
 	// Outside are the writes to a backend or to Proxmox that no plan contains, such as
 	// breaking a lock, with the proof that its holder no longer exists.
 	Outside []string `json:"outside,omitempty"`
+	// Accepts are the IDs of the findings that a change of kind KindAccept, KindAcceptRestore
+	// or KindContinue names, one after another.
+	Accepts []byte `json:"accepts,omitempty"`
 	// MAC proves that an installation wrote the record: see Key. Records of versions
 	// without MACs have none.
 	MAC string `json:"mac,omitempty"`
 	// Digest is the digest of the record as it was read or sealed.
 	Digest Digest `json:"-"`
+	Logged
+}
+
+// Logged is the place of a record in the log of the history.
+type Logged struct {
+	// Unsealed are the leaves right before the record's without a seal: records of a version
+	// without the log, and numbers without a record, because numaform died, or the record
+	// waits for review.
+	Unsealed []translog.Leaf `json:"unsealed,omitempty"`
+	// Start is set in the first record of a log.
+	Start *LogStart `json:"log_start,omitempty"`
+	// Seal proves the record and its place. Records of versions without the log have none.
+	Seal *translog.Seal `json:"seal,omitempty"`
+	// LogDigest is the digest of the record without its MAC and seal, as it was read.
+	LogDigest Digest `json:"-"`
+}
+
+// LogStart is what a log begins with.
+type LogStart struct {
+	// Imported has ImportedSize bytes for each record from before the log: the beginning of
+	// the hash of its leaf. These records are the first leaves.
+	Imported []byte `json:"imported,omitempty"`
+	// Continues are the last checkpoints of the installation's earlier logs.
+	Continues []string `json:"continues,omitempty"`
 }
 
 // Approval is the approval of a whole change, at the prompt of a command or with --approve.
@@ -170,6 +204,7 @@ type Outcome struct {
 	MAC string `json:"mac,omitempty"`
 	// Digest is the digest of the record as it was read or sealed.
 	Digest Digest `json:"-"`
+	Logged
 }
 
 // Ended is the result of the apply of one host.

@@ -8,6 +8,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/numaform/numaform/internal/translog"
 )
 
 // KeySize is the length of a Key in bytes.
@@ -37,7 +41,7 @@ const (
 func (k *Key) SealChange(cluster string, change Change) (Change, error) {
 	change.Format, change.MAC = FormatVersion, ""
 	var err error
-	if change.Digest, err = digestOf(change); err != nil {
+	if change.Digest, change.LogDigest, err = digestsOf(change); err != nil {
 		return change, fmt.Errorf("sealing change %s: %w", change.ID, err)
 	}
 	change.MAC = hex.EncodeToString(k.mac(forChange, cluster, change.ID, change.Digest[:]))
@@ -49,11 +53,16 @@ func (k *Key) SealChange(cluster string, change Change) (Change, error) {
 func (k *Key) SealOutcome(cluster string, change Digest, outcome Outcome) (Outcome, error) {
 	outcome.Format, outcome.MAC = FormatVersion, ""
 	var err error
-	if outcome.Digest, err = digestOf(outcome); err != nil {
+	if outcome.Digest, outcome.LogDigest, err = digestsOf(outcome); err != nil {
 		return outcome, fmt.Errorf("sealing the outcome of change %s: %w", outcome.ID, err)
 	}
 	outcome.MAC = hex.EncodeToString(k.mac(forOutcome, cluster, outcome.ID, change[:], outcome.Digest[:]))
 	return outcome, nil
+}
+
+// Signer returns the key that signs the logs of a cluster's history.
+func (k *Key) Signer(cluster string) (*translog.Signer, error) {
+	return translog.NewSigner(k[:], cluster)
 }
 
 // Verify sets an entry's Verified and OutcomeVerified: whether the key's installation
@@ -65,12 +74,24 @@ func (k *Key) Verify(cluster string, adopted map[Tag]bool, e *Entry) {
 		return
 	}
 	e.Verified = same(change.MAC, k.mac(forChange, cluster, change.ID, change.Digest[:])) ||
-		change.MAC == "" && adopted[k.changeTag(cluster, change)]
+		change.MAC == "" && adopted[k.changeTag(cluster, change)] ||
+		k.signed(cluster, change.leaf(), change.Seal)
 	if e.Outcome == nil || !e.Verified || e.Outcome.ID != change.ID {
 		return
 	}
 	e.OutcomeVerified = same(e.Outcome.MAC, k.mac(forOutcome, cluster, change.ID, change.Digest[:], e.Outcome.Digest[:])) ||
-		e.Outcome.MAC == "" && adopted[k.outcomeTag(cluster, e)]
+		e.Outcome.MAC == "" && adopted[k.outcomeTag(cluster, e)] ||
+		k.signed(cluster, e.Outcome.leaf(), e.Outcome.Seal)
+}
+
+// signed reports whether a record has a valid seal, although its MAC, which the seal does not
+// cover, is not valid.
+func (k *Key) signed(cluster string, leaf translog.Leaf, seal *translog.Seal) bool {
+	if seal == nil {
+		return false
+	}
+	signer, err := k.Signer(cluster)
+	return err == nil && signer.Key().Check(leaf, seal)
 }
 
 // Tags returns the Tags by which Verify recognizes an entry's records once they are
@@ -102,17 +123,44 @@ func same(text string, mac []byte) bool {
 	return err == nil && hmac.Equal(given, mac)
 }
 
+// leaf returns the leaf of a change that was read or sealed.
+func (c *Change) leaf() translog.Leaf {
+	return translog.NewLeaf(translog.KindChange, c.ID, c.LogDigest)
+}
+
+// leaf returns the leaf of an outcome that was read or sealed.
+func (o *Outcome) leaf() translog.Leaf {
+	return translog.NewLeaf(translog.KindOutcome, o.ID, o.LogDigest)
+}
+
+// Leaf returns the leaf of a change in the log: it covers the change without its MAC and its
+// seal.
+func (c *Change) Leaf() (translog.Leaf, error) {
+	change := *c
+	change.Format, change.MAC, change.Seal = FormatVersion, "", nil
+	digest, _, err := digestsOf(change)
+	return translog.NewLeaf(translog.KindChange, c.ID, digest), err
+}
+
+// Leaf returns the leaf of an outcome in the log.
+func (o *Outcome) Leaf() (translog.Leaf, error) {
+	outcome := *o
+	outcome.Format, outcome.MAC, outcome.Seal = FormatVersion, "", nil
+	digest, _, err := digestsOf(outcome)
+	return translog.NewLeaf(translog.KindOutcome, o.ID, digest), err
+}
+
 // UnmarshalJSON decodes a change and computes its Digest. For a newer format, it decodes
 // only the fields that Verify needs.
 func (c *Change) UnmarshalJSON(content []byte) error {
 	type plain Change
 	var read plain
-	h, digest, err := decode(content, &read)
+	h, err := decode(content, &read)
 	if err != nil {
 		return err
 	}
 	*c = Change(read)
-	c.Format, c.ID, c.ClusterID, c.MAC, c.Digest = h.Format, h.ID, h.ClusterID, h.mac, digest
+	c.Format, c.ID, c.ClusterID, c.MAC, c.Seal, c.Digest, c.LogDigest = h.Format, h.ID, h.ClusterID, h.MAC, h.Seal, h.digest, h.logDigest
 	return nil
 }
 
@@ -121,40 +169,43 @@ func (c *Change) UnmarshalJSON(content []byte) error {
 func (o *Outcome) UnmarshalJSON(content []byte) error {
 	type plain Outcome
 	var read plain
-	h, digest, err := decode(content, &read)
+	h, err := decode(content, &read)
 	if err != nil {
 		return err
 	}
 	*o = Outcome(read)
-	o.Format, o.ID, o.MAC, o.Digest = h.Format, h.ID, h.mac, digest
+	o.Format, o.ID, o.MAC, o.Seal, o.Digest, o.LogDigest = h.Format, h.ID, h.MAC, h.Seal, h.digest, h.logDigest
 	return nil
 }
 
 // decode decodes a record. If its format is newer, it decodes only the fields that every
 // format has.
-func decode(content []byte, record any) (head, Digest, error) {
+func decode(content []byte, record any) (head, error) {
 	text, h, err := canonical(content)
 	if err == nil && h.Format <= FormatVersion {
 		err = json.Unmarshal(text, record)
 	}
-	return h, sha256.Sum256(text), err
+	return h, err
 }
 
-func digestOf(record any) (Digest, error) {
+func digestsOf(record any) (digest, logDigest Digest, err error) {
 	content, err := json.Marshal(record)
 	if err != nil {
-		return Digest{}, err
+		return digest, logDigest, err
 	}
-	text, _, err := canonical(content)
-	return sha256.Sum256(text), err
+	_, h, err := canonical(content)
+	return h.digest, h.logDigest, err
 }
 
-// head contains the fields of a record that every format has.
+// head contains the fields of a record that every format has, and its digests.
 type head struct {
-	Format    int    `json:"format"`
-	ID        string `json:"id"`
-	ClusterID string `json:"cluster_id"`
-	mac       string
+	Format    int            `json:"format"`
+	ID        string         `json:"id"`
+	ClusterID string         `json:"cluster_id"`
+	Seal      *translog.Seal `json:"seal"`
+	MAC       string         `json:"-"`
+	// digest covers all fields but the MAC, logDigest all but the MAC and the seal.
+	digest, logDigest Digest `json:"-"`
 }
 
 // canonical returns a record without its MAC in a form that is unique for its content:
@@ -170,11 +221,38 @@ func canonical(content []byte) (text []byte, h head, err error) {
 	if fields == nil {
 		return nil, h, errors.New("it is null")
 	}
-	h.mac, _ = fields["mac"].(string)
+	h.MAC, _ = fields["mac"].(string)
 	delete(fields, "mac")
-	if text, err = json.Marshal(fields); err != nil {
+
+	var all, unsealed, seal []byte
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		key, keyErr := json.Marshal(name)
+		value, err := json.Marshal(fields[name])
+		if err = errors.Join(keyErr, err); err != nil {
+			return nil, h, err
+		}
+		field := slices.Concat([]byte{','}, key, []byte{':'}, value)
+		all = append(all, field...)
+		if name == "seal" {
+			seal = value
+		} else {
+			unsealed = append(unsealed, field...)
+		}
+	}
+	text = object(all)
+	if err := json.Unmarshal(text, &h); err != nil {
 		return nil, h, err
 	}
-	err = json.Unmarshal(text, &h)
-	return text, h, err
+	h.digest, h.logDigest = sha256.Sum256(text), sha256.Sum256(object(unsealed))
+	if h.Seal != nil {
+		if read, err := json.Marshal(h.Seal); err != nil || !bytes.Equal(read, seal) {
+			h.Seal.Signature = nil // something that no signature covers was added
+		}
+	}
+	return text, h, nil
+}
+
+// object returns a JSON object, given its fields, each after a comma.
+func object(fields []byte) []byte {
+	return slices.Concat([]byte{'{'}, bytes.TrimPrefix(fields, []byte{','}), []byte{'}'})
 }

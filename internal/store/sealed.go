@@ -13,16 +13,24 @@ import (
 
 	"github.com/numaform/numaform/generator"
 	"github.com/numaform/numaform/internal/audit"
+	"github.com/numaform/numaform/internal/translog"
 )
 
-// Sealed is a store whose records have a MAC with this installation's key. Anyone with write
-// access to the store can still add, change and remove records, but History reports which
-// records this installation wrote. The first write creates the key.
+// Sealed is a store whose records have a MAC with this installation's key, and a seal of the
+// installation's log (see translog). Anyone with write access to the store can still add,
+// change and remove records, but History reports which records this installation wrote, and
+// Audit what was changed or removed. The first write creates the key.
 type Sealed struct {
 	Store
 	vault   Vault
 	cluster string
 	clock   clock.PassiveClock
+
+	// sealing is held while a record is written, and guards log and held.
+	sealing sync.Mutex
+	log     historyLog
+	// held is returned by Begin while the history must not be continued: see Hold.
+	held *RewrittenError
 
 	// mu guards the following fields.
 	mu   sync.Mutex
@@ -47,17 +55,51 @@ func (s *Sealed) Unwrap() Store { return s.Store }
 // KeyPlace returns where the key is stored.
 func (s *Sealed) KeyPlace() string { return s.vault.String() }
 
+// PublicKey returns the key that verifies the installation's log, or nil if the installation
+// has no key yet.
+func (s *Sealed) PublicKey(ctx context.Context) (*translog.Key, error) {
+	keys, err := s.load(ctx)
+	if err != nil || keys == nil {
+		return nil, err
+	}
+	signer, err := keys.key.Signer(s.cluster)
+	if err != nil {
+		return nil, err
+	}
+	return signer.Key(), nil
+}
+
+// Hold makes Begin return an error until it is called with nil, except for changes that
+// accept what happened to the history.
+func (s *Sealed) Hold(held *RewrittenError) {
+	s.sealing.Lock()
+	defer s.sealing.Unlock()
+	s.held = held
+}
+
 // Begin seals the change and calls the inner store's Begin.
 func (s *Sealed) Begin(ctx context.Context, base Revision, files generator.Files, change audit.Change) error {
 	keys, err := s.ensureKey(ctx)
 	if err != nil {
 		return err
 	}
-	sealed, err := keys.key.SealChange(s.cluster, change)
-	if err != nil {
-		return err
+	s.sealing.Lock()
+	defer s.sealing.Unlock()
+	if held := s.held; held != nil && !accepts(change.Kind) {
+		return held
 	}
-	if err := s.Store.Begin(ctx, base, files, sealed); err != nil {
+	var sealed audit.Change
+	err = s.logRecord(ctx, keys, change.Kind, func(at audit.Logged) (translog.Leaf, error) {
+		change.Logged = at
+		return change.Leaf()
+	}, func(seal *translog.Seal) (err error) {
+		change.Seal = seal
+		if sealed, err = keys.key.SealChange(s.cluster, change); err != nil {
+			return err
+		}
+		return s.Store.Begin(ctx, base, files, sealed)
+	})
+	if err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -77,11 +119,20 @@ func (s *Sealed) End(ctx context.Context, outcome audit.Outcome) error {
 	if !known || keys == nil {
 		return fmt.Errorf("recording the outcome of change %s: nothing was written: %w", outcome.ID, s.notBegun(ctx, outcome.ID))
 	}
-	sealed, err := keys.key.SealOutcome(s.cluster, change, outcome)
+	s.sealing.Lock()
+	defer s.sealing.Unlock()
+	err := s.logRecord(ctx, keys, "", func(at audit.Logged) (translog.Leaf, error) {
+		outcome.Logged = at
+		return outcome.Leaf()
+	}, func(seal *translog.Seal) error {
+		outcome.Seal = seal
+		sealed, err := keys.key.SealOutcome(s.cluster, change, outcome)
+		if err != nil {
+			return err
+		}
+		return s.Store.End(ctx, sealed)
+	})
 	if err != nil {
-		return err
-	}
-	if err := s.Store.End(ctx, sealed); err != nil {
 		return err
 	}
 	s.mu.Lock()

@@ -253,8 +253,8 @@ func TestOneKey(t *testing.T) {
 		t.Errorf("key %v, %v, want mode 0600", info, err)
 	}
 	files, err := os.ReadDir(filepath.Dir(key))
-	if err != nil || len(files) != 1 {
-		t.Errorf("files %v, %v, want the key alone", files, err)
+	if err != nil || len(files) != 3 {
+		t.Errorf("files %v, %v, want the key, the head and its lock", files, err)
 	}
 }
 

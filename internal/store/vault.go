@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -11,6 +12,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/google/renameio/v2"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,12 +29,20 @@ type Vault interface {
 	Load(ctx context.Context) ([]byte, error)
 	// Create stores content. If the vault already has content, it returns that instead.
 	Create(ctx context.Context, content []byte) ([]byte, error)
+	// Head returns the head of the history's log, or nil. It is kept here as well, because
+	// whoever can write the store cannot write the vault.
+	Head(ctx context.Context) ([]byte, error)
+	// SetHead replaces the head. It returns errHeadMoved if the head is not before.
+	SetHead(ctx context.Context, before, after []byte) error
 	// String returns the location of the key.
 	String() string
 }
 
 // errKeyHidden is returned by Load if this user is not allowed to read the key.
 var errKeyHidden = errors.New("grant this user read access")
+
+// errHeadMoved is returned by SetHead if another process changed the head.
+var errHeadMoved = errors.New("another process changed the head of the history's log")
 
 // errNewerKey reports a key that a newer version wrote.
 var errNewerKey = errors.New("a newer numaform wrote it")
@@ -166,6 +177,68 @@ func (v FileVault) create(content []byte) (err error) {
 	return errors.Join(parent.Sync(), parent.Close())
 }
 
+// headSuffix is added to the name of the key's file or Secret.
+const headSuffix = "-head"
+
+// Head reads the file beside the key.
+func (v FileVault) Head(context.Context) ([]byte, error) {
+	return headFile(string(v) + headSuffix).read()
+}
+
+// SetHead replaces the file beside the key.
+func (v FileVault) SetHead(_ context.Context, before, after []byte) error {
+	return headFile(string(v)+headSuffix).replace(before, after)
+}
+
+// SharedKeyVault stores a key in a file that other machines may share, and that may be
+// read-only, and the head of this machine's own log in another file.
+type SharedKeyVault struct {
+	FileVault
+	// HeadPath is the path of the head.
+	HeadPath string
+}
+
+var _ Vault = SharedKeyVault{}
+
+// Head reads the head.
+func (v SharedKeyVault) Head(context.Context) ([]byte, error) { return headFile(v.HeadPath).read() }
+
+// SetHead replaces the head.
+func (v SharedKeyVault) SetHead(_ context.Context, before, after []byte) error {
+	return headFile(v.HeadPath).replace(before, after)
+}
+
+// headFile is the path of the head of a log.
+type headFile string
+
+func (f headFile) read() ([]byte, error) {
+	content, err := os.ReadFile(string(f))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return content, err
+}
+
+func (f headFile) replace(before, after []byte) error {
+	if err := os.MkdirAll(filepath.Dir(string(f)), 0o700); err != nil {
+		return err
+	}
+	lock, err := os.OpenFile(string(f)+".lock", os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return fmt.Errorf("%w: set state_dir to a writable location", err)
+	}
+	return errors.Join(flock(lock, unix.LOCK_EX, func() error {
+		now, err := f.read()
+		if err != nil {
+			return err
+		}
+		if !bytes.Equal(now, before) {
+			return errHeadMoved
+		}
+		return renameio.WriteFile(string(f), after, 0o600)
+	}), lock.Close())
+}
+
 // SecretVault stores a key in a Secret.
 type SecretVault struct {
 	Client          kubernetes.Interface
@@ -214,4 +287,43 @@ func (v SecretVault) Create(ctx context.Context, content []byte) ([]byte, error)
 		return nil, err
 	}
 	return content, nil
+}
+
+// Head reads the Secret beside the key's.
+func (v SecretVault) Head(ctx context.Context) ([]byte, error) {
+	secret, err := v.Client.CoreV1().Secrets(v.Namespace).Get(ctx, v.Name+headSuffix, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return secret.Data[secretKey], nil
+}
+
+// SetHead creates or replaces the Secret.
+func (v SecretVault) SetHead(ctx context.Context, before, after []byte) error {
+	secrets := v.Client.CoreV1().Secrets(v.Namespace)
+	if before == nil {
+		_, err := secrets.Create(ctx, &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Name: v.Name + headSuffix, Namespace: v.Namespace}, Data: map[string][]byte{secretKey: after},
+		}, metav1.CreateOptions{})
+		if apierrors.IsAlreadyExists(err) {
+			return errHeadMoved
+		}
+		return err
+	}
+	secret, err := secrets.Get(ctx, v.Name+headSuffix, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	if !bytes.Equal(secret.Data[secretKey], before) {
+		return errHeadMoved
+	}
+	secret.Data = map[string][]byte{secretKey: after}
+	_, err = secrets.Update(ctx, secret, metav1.UpdateOptions{}) // at the version that was read
+	if apierrors.IsConflict(err) {
+		return errHeadMoved
+	}
+	return err
 }
