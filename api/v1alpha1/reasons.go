@@ -18,6 +18,9 @@ const (
 	ReasonPlanDenied = "PlanDenied"
 	// ReasonStateBackendUnreachable: the backend of the Terraform states does not respond.
 	ReasonStateBackendUnreachable = "StateBackendUnreachable"
+	// ReasonHistoryRewritten: records of the fleet's history are missing or were replaced, or
+	// the store is older than the history.
+	ReasonHistoryRewritten = "HistoryRewritten"
 	// ReasonLimitReached: the NodePool's nodes have reached spec.limits, or would exceed it
 	// with a node that pods need.
 	ReasonLimitReached = "LimitReached"

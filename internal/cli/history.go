@@ -24,7 +24,12 @@ func newHistory(process Process) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "history [NODE|CHANGE]",
 		Short: "Show what changed, why, by which plan, and who approved it",
-		Args:  arguments(0, 1),
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return fmt.Errorf("history: unexpected argument %q: run numaform history [NODE|CHANGE]", args[1])
+			}
+			return nil
+		},
 		RunE: func(command *cobra.Command, args []string) error {
 			if since < 0 {
 				return usageError{fmt.Errorf("--since %s: must not be negative: set it to an age such as 24h, or to 0 for all changes", since)}
@@ -71,6 +76,7 @@ func newHistory(process Process) *cobra.Command {
 	registerKubeconfig(flags, &cluster, "kubeconfig of the cluster, if the fleet is stored in its ConfigMaps")
 	registerOutput(flags, &output)
 	flags.DurationVar(&since, "since", 0, "show only changes of this period, such as 24h; 0 means all")
+	command.AddCommand(newHistoryParts(process)...)
 	return command
 }
 

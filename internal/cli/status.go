@@ -39,6 +39,8 @@ type statusReport struct {
 	// Unfinished lists the hosts on which the last change is incomplete.
 	Unfinished []topology.HostID `json:"unfinished,omitempty"`
 	LastChange *changeStatus     `json:"last_change,omitempty"`
+	// Checkpoints says which places outside the fleet's store have checkpoints of the history.
+	Checkpoints string `json:"checkpoints,omitempty"`
 	// Problems lists regions that cannot be read, hosts that are not online, VMs that are
 	// missing or stopped, and an incomplete change.
 	Problems []string `json:"problems,omitempty"`
@@ -215,6 +217,7 @@ func readStatus(ctx context.Context, process Process, o *options) (*statusReport
 		return nil, err
 	}
 	r := newStatusReport(config.ClusterID, current, snapshot, entries)
+	r.Checkpoints = checkpointStatus(ctx, config, entries)
 	r.unread = len(unread)
 	for _, region := range unread {
 		r.Problems = append(r.Problems, fmt.Sprintf("region %s was not read, so its hosts are not listed: %v", region.Region, region.Err))

@@ -255,6 +255,9 @@ func (w *printer) status(r *statusReport, wide bool) {
 	if c := r.LastChange; c != nil {
 		w.list("Last change", []string{fmt.Sprintf("%s: %s, %s: %s", c.ID, c.Kind, c.Result, c.Why)})
 	}
+	if r.Checkpoints != "" {
+		w.list("History", []string{r.Checkpoints})
+	}
 	w.raw("\n")
 	w.nextCommand(r.Next)
 }

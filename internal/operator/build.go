@@ -46,6 +46,7 @@ import (
 	"github.com/numaform/numaform/internal/proxmox"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/scheduling"
+	"github.com/numaform/numaform/internal/store"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -210,7 +211,7 @@ func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, err
 		Snapshot:  b.inventory.Snapshot,
 		Taken:     b.liveCluster.VMIDs,
 		Cost:      b.cost,
-		Paused:    b.control.paused,
+		Paused:    b.control.stopped,
 		Events:    b.recorder,
 		Clock:     b.clock,
 		Approved:  func() { provisioner.Trigger() },
@@ -221,7 +222,7 @@ func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, err
 		Joined:   joined(b.live),
 		Leaving:  b.cluster.Leaving,
 		Gate:     approvals,
-		Paused:   b.control.Paused,
+		Paused:   b.control.Stopped,
 		Changed:  b.inventory.Stale,
 	})
 	approvals.Watch(writer)
@@ -287,10 +288,19 @@ func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, err
 	list = append(list, core.gated(ctx, provisioner.Trigger)...)
 	list = append(list, collector.Controllers()...)
 	list = append(list, provisioner, approvals)
-	list = append(list, b.ours(seeder, writer, approvals, provisioner)...)
+	history := &historyWatch{
+		accept: fleetScaler.AcceptHistory, hold: b.control.hold, observe: observer.History,
+		recorder: b.recorder, self: b.self(), clock: b.clock, every: b.settings.DriftEvery,
+	}
+	list = append(list, b.ours(seeder, writer, approvals, provisioner, history)...)
 
 	runs := []manager.RunnableFunc{writer.Run}
 	if b.settings.DriftEvery > 0 {
+		if sealed, ok := config.Store.(*store.Sealed); ok {
+			history.store = sealed
+			history.places = b.config.CheckpointPlaces(b.kube, b.settings.Namespace)
+			runs = append(runs, history.run)
+		}
 		runs = append(runs, (&driftWatch{builder: b, scaler: fleetScaler, observer: observer}).run)
 	}
 	return b.assemble(ctx, writer, list, runs...)
@@ -298,7 +308,7 @@ func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, err
 
 // ours returns numaform's controllers for classes, NodePools, seeds, joins and
 // evacuations.
-func (b *builder) ours(seeder *seed.Seeder, writer *scaler.Writer, approvals *approval.Approvals, provisioner *provisioning.Controller) []controller.Controller {
+func (b *builder) ours(seeder *seed.Seeder, writer *scaler.Writer, approvals *approval.Approvals, provisioner *provisioning.Controller, history *historyWatch) []controller.Controller {
 	cached := b.manager.GetClient()
 	return []controller.Controller{
 		nodeclass.New(nodeclass.Config{
@@ -321,7 +331,7 @@ func (b *builder) ours(seeder *seed.Seeder, writer *scaler.Writer, approvals *ap
 				return fixedSizeProblem(pool, b.karpenter.FeatureGates.StaticCapacity)
 			},
 			Waits: func(pool string) []scheduling.Wait {
-				return waitsOf(pool, append(approvals.Waits(), provisioner.Limited()...), writer.VMs())
+				return append(waitsOf(pool, append(approvals.Waits(), provisioner.Limited()...), writer.VMs()), history.waits(pool)...)
 			},
 			Known: func() bool { return writer.Synced() && provisioner.Decided() },
 		}),

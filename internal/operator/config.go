@@ -89,6 +89,9 @@ type History struct {
 	// KeyFile contains the key that authenticates records; machines with the same key
 	// accept each other's records. Empty means a key of this installation.
 	KeyFile string `yaml:"key_file"`
+	// CheckpointDir is a directory for copies of the signed checkpoints of the history, on
+	// storage that fails and can be changed independently of the fleet's store.
+	CheckpointDir string `yaml:"checkpoint_dir"`
 }
 
 // Intervals configure how often the controller queries Proxmox and Kubernetes while it

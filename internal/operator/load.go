@@ -99,7 +99,7 @@ func otherFile(text []byte) string {
 
 // resolvePaths resolves the configuration's file names relative to dir.
 func (c *Config) resolvePaths(dir string) {
-	paths := []*string{&c.TopologyFile, &c.InstanceTypesFile, &c.StateDir, &c.History.KeyFile, &c.Fleet.Dir, &c.Fleet.Git.SSHKeyFile, &c.Engine.PluginDir, &c.Join.CAFile}
+	paths := []*string{&c.TopologyFile, &c.InstanceTypesFile, &c.StateDir, &c.History.KeyFile, &c.History.CheckpointDir, &c.Fleet.Dir, &c.Fleet.Git.SSHKeyFile, &c.Engine.PluginDir, &c.Join.CAFile}
 	for i := range c.Policy.Files {
 		paths = append(paths, &c.Policy.Files[i])
 	}

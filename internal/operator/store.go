@@ -197,7 +197,12 @@ func (c *Config) OpenStore(environ []string, cluster Kubeconfig) (*store.Sealed,
 	}
 	switch {
 	case c.History.KeyFile != "":
-		return store.NewSealed(inner, store.FileVault(c.History.KeyFile), c.ClusterID), nil
+		// Other machines may share the file, and it may be read-only: the head is this machine's.
+		head, err := c.StatePath("history", "head")
+		if err != nil {
+			return nil, err
+		}
+		return store.NewSealed(inner, store.SharedKeyVault{FileVault: store.FileVault(c.History.KeyFile), HeadPath: head}, c.ClusterID), nil
 	case secret.Namespace == "":
 		path, err := c.StatePath("history", "key")
 		if err != nil {
@@ -209,6 +214,20 @@ func (c *Config) OpenStore(environ []string, cluster Kubeconfig) (*store.Sealed,
 		return nil, err
 	}
 	return store.NewSealed(inner, secret, c.ClusterID), nil
+}
+
+// CheckpointPlaces returns the places outside the fleet's store that have checkpoints of its
+// history: the configured directory, and for a fleet in git that a controller changes, a
+// ConfigMap in the controller's namespace.
+func (c *Config) CheckpointPlaces(client kubernetes.Interface, namespace string) []store.CheckpointPlace {
+	var places []store.CheckpointPlace
+	if dir := c.History.CheckpointDir; dir != "" {
+		places = append(places, store.CheckpointDir(dir))
+	}
+	if c.Fleet.Git.enabled() && client != nil && namespace != "" {
+		places = append(places, store.CheckpointConfigMap{Client: client, Namespace: namespace, Name: historySecret + "-checkpoint"})
+	}
+	return places
 }
 
 // hasHistoryKey reports whether the state directory contains a key of the history, as on a

@@ -24,6 +24,8 @@ type switchboard struct {
 	// mu guards the fields below.
 	mu    sync.Mutex
 	state control.State
+	// held is set while the history was rewritten: see historyWatch.
+	held bool
 	// reported is the last reported problem with the switch, and failing is the time of the
 	// first failed attempt since the switch was last read.
 	reported string
@@ -116,6 +118,24 @@ func (s *switchboard) Paused() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.state.Paused
+}
+
+// Stopped reports whether no VM may be created or removed now: during a pause, and while the
+// history was rewritten.
+func (s *switchboard) Stopped() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state.Paused || s.held
+}
+
+// stopped is Stopped for callers with a context.
+func (s *switchboard) stopped(context.Context) (bool, error) { return s.Stopped(), nil }
+
+// hold sets whether no VM may be created or removed, whatever users requested.
+func (s *switchboard) hold(held bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.held = held
 }
 
 // paused is Paused for callers with a context.

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/internal/audit"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/scheduling"
 	"github.com/numaform/numaform/state"
@@ -88,7 +89,7 @@ func Register(registry prometheus.Registerer, config Config) (*Observer, error) 
 	observer := newObserver(config)
 	collectors := []prometheus.Collector{
 		observer.plans, observer.applies, observer.waits, observer.guards, observer.decisions, observer.queued,
-		observer.drifted, observer.requests, observer.answers, observer.locks, newInventory(config),
+		observer.drifted, observer.faults, observer.held, observer.checkpoints, observer.requests, observer.answers, observer.locks, newInventory(config),
 	}
 	if config.Kproximate {
 		collectors = append(collectors, newKproximate(config))
@@ -120,6 +121,8 @@ type Observer struct {
 	decisions             *prometheus.HistogramVec
 	queued                prometheus.Gauge
 	drifted               *prometheus.GaugeVec
+	faults                *prometheus.GaugeVec
+	held, checkpoints     prometheus.Gauge
 	requests              *prometheus.HistogramVec
 	answers               *prometheus.CounterVec
 	locks                 *locks
@@ -155,6 +158,15 @@ func newObserver(config Config) *Observer {
 		drifted: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Namespace: namespace, Name: "drifted_vms", Help: "VMs that differ from their file, by what can be done about it.",
 		}, []string{labelClass}),
+		faults: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Namespace: namespace, Name: "history_faults", Help: "Faults of the fleet's history that no user accepted, by kind.",
+		}, []string{labelClass}),
+		held: prometheus.NewGauge(prometheus.GaugeOpts{
+			Namespace: namespace, Name: "history_held", Help: "Whether all changes are held because the history was rewritten.",
+		}),
+		checkpoints: prometheus.NewGauge(prometheus.GaugeOpts{
+			Namespace: namespace, Name: "history_checkpoint_places", Help: "Places outside the fleet's store that have the latest checkpoint of the history.",
+		}),
 		requests: histogram("proxmox_request_duration_seconds", "How long Proxmox took to respond to a request.", callBuckets,
 			labelRegion, labelMethod, labelPath),
 		answers: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -216,6 +228,23 @@ func (o *Observer) Drifted(found []scaler.RootDrift) {
 			o.drifted.WithLabelValues(strings.ReplaceAll(string(class), " ", "_")).Set(float64(counts[class]))
 		}
 	}
+}
+
+// History records the result of the last verification of the fleet's history: whether changes
+// are held, and how many other places have its latest checkpoint.
+func (o *Observer) History(report *audit.Report, held bool, places int) {
+	counts := map[audit.Fault]int{}
+	for _, f := range report.Open() {
+		counts[f.Fault]++
+	}
+	for _, fault := range audit.Faults() {
+		o.faults.WithLabelValues(string(fault)).Set(float64(counts[fault]))
+	}
+	o.held.Set(0)
+	if held {
+		o.held.Set(1)
+	}
+	o.checkpoints.Set(float64(places))
 }
 
 // Request returns a callback that records each request of a region's client.

@@ -21,6 +21,7 @@ import (
 
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/audit"
 	"github.com/numaform/numaform/internal/controllers/metrics"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/scheduling"
@@ -202,6 +203,7 @@ func exercise(observer *metrics.Observer) {
 	observer.GuardDone(2 * time.Millisecond)
 	observer.DecisionTimed(scheduling.PartSolve, 30*time.Millisecond)
 	observer.DecisionTimed(scheduling.PartPlace, 4*time.Millisecond)
+	observer.History(&audit.Report{}, false, 0)
 	observer.Drifted([]scaler.RootDrift{{Host: pve1(), VMs: []scaler.VMDrift{
 		{Class: scaler.DriftNone}, {Class: scaler.DriftReplace}, {Class: scaler.DriftReplace}, {Class: scaler.DriftVanished},
 	}}})

@@ -1,0 +1,148 @@
+package cli_test
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/internal/audit"
+	"github.com/numaform/numaform/internal/cli"
+	"github.com/numaform/numaform/internal/store"
+)
+
+// historyStage is a fleet with a history.
+type historyStage struct {
+	dir, config string
+	store       *store.Sealed
+	changes     int
+}
+
+func newHistoryStage(t *testing.T) *historyStage {
+	t.Helper()
+	s := &historyStage{dir: t.TempDir()}
+	s.config = s.path("numaform.yaml")
+	put(t, s.path("token"), "5f7c1a52-0000-4abc-9def-001122334455\n")
+	put(t, s.config, "clusterID: prod\nstate_dir: state\nfleet: {dir: fleet, backend: {type: local}}\nhistory: {checkpoint_dir: elsewhere}\n"+
+		"clusters:\n- {region: lab, url: \"https://pve.example.com:8006/api2/json\", token_id: a@pve!b, token_secret_file: token}\n")
+	s.store = store.NewSealed(store.NewDirectory(s.path("fleet")), store.FileVault(s.path("state", "history", "key")), "prod")
+	return s
+}
+
+func (s *historyStage) path(names ...string) string {
+	return filepath.Join(append([]string{s.dir}, names...)...)
+}
+
+// add adds a change and returns its ID.
+func (s *historyStage) add(t *testing.T) string {
+	t.Helper()
+	s.changes++
+	at := time.Date(2026, 11, 28, 12, s.changes, 0, 0, time.UTC)
+	change := audit.Change{ID: fmt.Sprintf("%s-%06d", at.Format("20060102T150405Z"), s.changes), Time: at, ClusterID: "prod", Kind: audit.KindScaleUp, Why: "a test"}
+	_, base, err := s.store.Read(t.Context())
+	if err == nil {
+		err = s.store.Begin(t.Context(), base, generator.Files{}, change)
+	}
+	if err == nil {
+		err = s.store.End(t.Context(), audit.Outcome{ID: change.ID, Time: at})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return change.ID
+}
+
+// run runs numaform history with arguments.
+func (s *historyStage) run(t *testing.T, want int, says string, args ...string) string {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	code := cli.Run(t.Context(), cli.Process{
+		Args: append([]string{"history"}, args...), Environ: []string{"HOME=" + s.dir}, Stdin: strings.NewReader(""), Stdout: &stdout, Stderr: &stderr,
+	})
+	if all := stdout.String() + stderr.String(); code != want || !strings.Contains(all, says) {
+		t.Fatalf("numaform history %s: exit code %d, want %d and %q:\n%s", strings.Join(args, " "), code, want, says, all)
+	}
+	return stdout.String()
+}
+
+// TestHistoryVerify verifies a fleet with its key, and with the public key alone; finds what
+// was removed; and accepts it.
+func TestHistoryVerify(t *testing.T) {
+	t.Parallel()
+	s := newHistoryStage(t)
+	s.run(t, cli.ExitFailed, "has no key yet", "key", "--config", s.config)
+	first := s.add(t)
+	second := s.add(t)
+	key := strings.TrimSpace(s.run(t, cli.ExitOK, "numaform.dev/history/prod+", "key", "--config", s.config))
+	s.run(t, cli.ExitOK, "complete up to 4 records, signed at 2026-11-28T12:02:00Z", "verify", "--config", s.config)
+	offline := []string{"verify", "--from", s.path("fleet"), "--key", key}
+	s.run(t, cli.ExitOK, "complete up to 4 records", offline...)
+	s.run(t, cli.ExitUsage, "requires --key", "verify", "--from", s.path("fleet"))
+	s.run(t, cli.ExitUsage, "must be a time such as", append(offline, "--since", "yesterday")...)
+	s.run(t, cli.ExitUsage, "reading the key", "verify", "--from", s.path("fleet"), "--key", "x")
+	s.run(t, cli.ExitFailed, "neither a git repository nor", "verify", "--from", s.path("nowhere"), "--key", key)
+	if err := os.MkdirAll(s.path("empty", "history"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	s.run(t, cli.ExitFailed, "no record that a given key signed", "verify", "--from", s.path("empty"), "--key", key)
+	s.run(t, cli.ExitUsage, "unexpected argument", "a", "b")
+	s.run(t, cli.ExitOK, second, second, "--config", s.config)
+	put(t, s.path("checkpoint"), s.run(t, cli.ExitOK, "\n4\n", "checkpoint", "--config", s.config))
+
+	// A witness signs what it verified.
+	witness := []string{"witness", "--key-file", s.path("witness.key")}
+	put(t, s.path("witness.pub"), s.run(t, cli.ExitOK, "w.example.com+", append(witness, "--new-key", "w.example.com")...))
+	public, err := os.ReadFile(s.path("witness.pub"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	witness = append(witness, "--from", s.path("fleet"), "--key", key)
+	put(t, s.path("cosigned"), s.run(t, cli.ExitOK, "— w.example.com ", witness...))
+	witnessed := append(offline, "--witness", strings.TrimSpace(string(public)), "--checkpoint")
+	s.run(t, cli.ExitOK, "witness w.example.com signed", append(witnessed, s.path("cosigned"))...)
+	s.run(t, cli.ExitFailed, "signed no checkpoint", append(witnessed, s.path("checkpoint"))...)
+
+	// An outcome in the middle, then the last change.
+	remove := func(names ...string) {
+		t.Helper()
+		for _, name := range names {
+			if err := os.Remove(s.path("fleet", "history", name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	s.run(t, cli.ExitFailed, "no fault to accept", "accept", "--config", s.config, "--reason", "x")
+	remove(first + ".outcome.json")
+	s.run(t, cli.ExitFailed, "number 1 of", offline...)
+	s.run(t, cli.ExitFailed, "the history has 1 fault", "verify", "--config", s.config)
+	s.run(t, cli.ExitUsage, "--reason is missing", "accept", "--config", s.config)
+	s.run(t, cli.ExitOK, "accepted 1 fault in change", "accept", "--config", s.config, "--reason", "the disk was full")
+	s.run(t, cli.ExitOK, "(accepted by change", "verify", "--config", s.config)
+	s.run(t, cli.ExitOK, "the disk was full", "--config", s.config)
+	s.run(t, cli.ExitOK, "(accepted by change", offline...)
+
+	third := s.add(t)
+	s.run(t, cli.ExitOK, "complete up to 8 records", "verify", "--config", s.config)
+	remove(third+".json", third+".outcome.json")
+	accepted, err := filepath.Glob(s.path("fleet", "history", "*.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range accepted {
+		if filepath.Base(path) > third {
+			remove(filepath.Base(path))
+		}
+	}
+	s.run(t, cli.ExitFailed, "the history has 1 fault", offline...) // the outcome: without a later checkpoint, the end is not missed
+	s.run(t, cli.ExitFailed, "has no signed record since", append(offline, "--since", "2026-11-28T12:03:00Z")...)
+	s.run(t, cli.ExitFailed, "cut", "verify", "--config", s.config)
+	s.run(t, cli.ExitFailed, "numaform history accept-restore", "checkpoint", "--config", s.config)
+	s.run(t, cli.ExitFailed, "run numaform history accept-restore", "accept", "--config", s.config, "--reason", "x")
+	s.run(t, cli.ExitOK, "accepted", "accept-restore", "--config", s.config, "--reason", "from the backup of Monday")
+	s.run(t, cli.ExitOK, "(accepted by change", "verify", "--config", s.config)
+	s.run(t, cli.ExitOK, "\n2\n", "checkpoint", "--config", s.config)
+}

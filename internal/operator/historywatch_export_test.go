@@ -1,0 +1,44 @@
+package operator
+
+import (
+	"context"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/karpenter/pkg/events"
+
+	"github.com/numaform/numaform/internal/audit"
+	"github.com/numaform/numaform/internal/store"
+)
+
+// HistoryWatch verifies a history.
+type HistoryWatch struct {
+	watch historyWatch
+	// Held is whether changes are held, and Places the number of places with the checkpoint.
+	Held   bool
+	Places int
+	Faults []audit.Finding
+}
+
+// NewHistoryWatch returns a watch of a store.
+func NewHistoryWatch(
+	s *store.Sealed, clk clock.PassiveClock, recorder events.Recorder,
+	accept func(ctx context.Context, kind audit.Kind, why string, findings []audit.Finding) (string, error), places ...store.CheckpointPlace,
+) *HistoryWatch {
+	h := &HistoryWatch{}
+	h.watch = historyWatch{
+		store: s, places: places, accept: accept, recorder: recorder, self: &corev1.ConfigMap{}, clock: clk, every: time.Minute,
+		hold: func(held bool) { h.Held = held },
+		observe: func(report *audit.Report, _ bool, places int) {
+			h.Faults, h.Places = report.Open(), places
+		},
+	}
+	return h
+}
+
+// Check verifies the history once, and returns the reasons why new nodes wait.
+func (h *HistoryWatch) Check(ctx context.Context) (waits int, err error) {
+	err = h.watch.check(ctx)
+	return len(h.watch.waits("pool")), err
+}

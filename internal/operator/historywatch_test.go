@@ -1,0 +1,131 @@
+package operator_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/karpenter/pkg/events"
+
+	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/internal/audit"
+	"github.com/numaform/numaform/internal/operator"
+	"github.com/numaform/numaform/internal/store"
+)
+
+// reasonsOf collects the reasons of events.
+type reasonsOf []string
+
+func (p *reasonsOf) Publish(list ...events.Event) {
+	for _, e := range list {
+		*p = append(*p, e.Reason)
+	}
+}
+
+// TestHistoryWatch removes records: the watch holds all changes for a quarter of an hour, then
+// records that it goes on, and does not hold them again on the same day. It waits for a user
+// if the newest change is missing.
+func TestHistoryWatch(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	fleet, key := filepath.Join(dir, "fleet"), filepath.Join(dir, "keys", "key")
+	s := store.NewSealed(store.NewDirectory(fleet), store.FileVault(key), "prod")
+	clk := clocktesting.NewFakeClock(time.Date(2026, 11, 28, 12, 0, 0, 0, time.UTC))
+	count := 0
+	record := func(ctx context.Context, kind audit.Kind, why string, findings []audit.Finding) (string, error) {
+		count++
+		at := clk.Now().Add(time.Duration(count) * time.Microsecond)
+		change := audit.Change{
+			ID: fmt.Sprintf("%s-%06d", at.Format("20060102T150405Z"), count), Time: at, ClusterID: "prod", Kind: kind, Why: why, Accepts: audit.AcceptsOf(findings),
+		}
+		_, base, err := s.Read(ctx)
+		if err == nil {
+			err = s.Begin(ctx, base, generator.Files{}, change)
+		}
+		if err == nil {
+			err = s.End(ctx, audit.Outcome{ID: change.ID, Time: at})
+		}
+		return change.ID, err
+	}
+	add := func() string {
+		t.Helper()
+		id, err := record(t.Context(), audit.KindScaleUp, "", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return id
+	}
+	var reasons reasonsOf
+	place := store.CheckpointDir(filepath.Join(dir, "elsewhere"))
+	watch := operator.NewHistoryWatch(s, clk, &reasons, record, place)
+	check := func(held bool, faults int) {
+		t.Helper()
+		waits, err := watch.Check(t.Context())
+		if err != nil || watch.Held != held || (waits > 0) != held || len(watch.Faults) != faults {
+			t.Fatalf("held %t, %d waits, faults %+v, %v: want held %t and %d faults", watch.Held, waits, watch.Faults, err, held, faults)
+		}
+		_, err = record(t.Context(), audit.KindScaleUp, "", nil)
+		_, is := errors.AsType[*store.RewrittenError](err)
+		if is != held || !held && err != nil {
+			t.Fatalf("a change: %v", err)
+		}
+	}
+	remove := func(name string) {
+		t.Helper()
+		if err := os.Remove(filepath.Join(fleet, "history", name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	first, second, third := add(), add(), add()
+	check(false, 0)
+	if list, err := place.Load(t.Context()); err != nil || len(list) != 1 || watch.Places != 1 {
+		t.Errorf("checkpoints %q in %d places, %v", list, watch.Places, err)
+	}
+
+	remove(first + ".outcome.json")
+	check(true, 1)
+	clk.Step(14 * time.Minute)
+	check(true, 1)
+	clk.Step(2 * time.Minute)
+	check(false, 1) // it went on by itself
+	check(false, 1)
+	remove(second + ".outcome.json") // within a day: not again
+	check(false, 2)
+	clk.Step(25 * time.Hour)
+	remove(third + ".outcome.json")
+	check(true, 3)
+	if _, err := record(t.Context(), audit.KindAccept, "a test", watch.Faults); err != nil {
+		t.Fatal(err)
+	}
+	check(false, 0)
+
+	add()
+	check(false, 0)
+	last := add()
+	check(false, 0)
+	files, err := filepath.Glob(filepath.Join(fleet, "history", "*.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		if filepath.Base(file) >= last {
+			remove(filepath.Base(file))
+		}
+	}
+	check(true, 1)
+	clk.Step(24 * time.Hour)
+	check(true, 1)
+	if _, err := record(t.Context(), audit.KindAcceptRestore, "restored", watch.Faults); err != nil {
+		t.Fatal(err)
+	}
+	check(false, 0)
+	if len(reasons) == 0 || reasons[0] != "HistoryRewritten" {
+		t.Errorf("events %q", reasons)
+	}
+}
