@@ -166,8 +166,7 @@ func (c *ConfigMap) entry(ctx context.Context, records map[string]*corev1.Config
 	}
 	where := "ConfigMap " + c.namespace + "/" + name
 	if m == nil {
-		return entry, "", fmt.Errorf("reading the record %s: %w: restore it from a backup; if it is lost, replace its ID in the annotations "+
-			"of ConfigMap %s with the ID of the previous change", where, fs.ErrNotExist, from)
+		return entry, "", c.lostRecord(name, from)
 	}
 	previous = m.Annotations[previousAnnotation]
 	if err := decode(where, keepHint, id, []byte(m.Data[recordKey]), &entry.Change); err != nil {
@@ -182,6 +181,13 @@ func (c *ConfigMap) entry(ctx context.Context, records map[string]*corev1.Config
 	}
 	entry.Outcome = &audit.Outcome{}
 	return entry, previous, decode(where+outcomeSuffix, recordHint, id, []byte(m.Data[recordKey]), entry.Outcome)
+}
+
+// lostRecord returns the error for a record that does not exist. from is the ConfigMap that
+// names its change.
+func (c *ConfigMap) lostRecord(name, from string) error {
+	return fmt.Errorf("reading the record ConfigMap %s/%s: %w: restore it from a backup; if it is lost, replace its ID in the annotations "+
+		"of ConfigMap %s with the ID of the previous change", c.namespace, name, fs.ErrNotExist, from)
 }
 
 // find fetches a record, or returns nil if it does not exist.

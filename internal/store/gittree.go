@@ -58,22 +58,7 @@ func (r *repository) begin(ctx context.Context, base Revision, files generator.F
 	next := steps(have, files)
 	changes := len(next) > 0
 	next = append(next, step{Path: gitRecordName(change.ID), After: record})
-	edits := map[string]blob{}
-	for _, s := range next {
-		name := r.inRepository(s.Path)
-		edits[name] = blob{}
-		if s.After == nil {
-			continue
-		}
-		if edits[name], err = r.putBlob(s.After); err != nil {
-			return err
-		}
-	}
-	tree, err := r.objects.tree(head)
-	if err != nil {
-		return err
-	}
-	commit, err := r.commit(head, tree, edits, message(change), change.Time)
+	commit, err := r.commitSteps(head, next, message(change), change.Time)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,221 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/plumbing/object"
+
+	"github.com/numaform/numaform/generator"
+)
+
+// Content fetches, and returns the files and the history of the branch.
+func (g *Git) Content(ctx context.Context) (*Content, error) {
+	content := &Content{}
+	err := g.with(func(r *repository) error {
+		if err := r.pull(ctx); err != nil {
+			return err
+		}
+		_, have, err := r.current()
+		if err != nil {
+			return err
+		}
+		content.Files = generator.Select(have)
+		content.Records, _, err = r.stored()
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return content, nil
+}
+
+// stored returns the history as it is stored, and the commits with the records of the branch.
+func (r *repository) stored() ([]Record, map[string]committedRecord, error) {
+	records, err := r.records(time.Time{})
+	if err != nil {
+		return nil, nil, err
+	}
+	notes, err := r.notesTree()
+	if err != nil {
+		return nil, nil, err
+	}
+	found := map[string]Record{}
+	if r.config.Dir != "" {
+		before, err := NewDirectory(r.fleetDir()).stored() // see Git.History
+		if err != nil {
+			return nil, nil, err
+		}
+		for _, record := range before {
+			found[record.ID] = record
+		}
+	}
+	for id, at := range records {
+		record := Record{ID: id, Outcome: found[id].Outcome}
+		if record.Change, err = r.content(at.blob); err != nil {
+			return nil, nil, r.unreadRecord(fmt.Sprintf("%s of commit %.12s", at.path, at.commit), recordHint, true, err)
+		}
+		note, exists, err := r.noteOn(notes, at.commit)
+		if err == nil && exists {
+			record.Outcome, err = r.content(note)
+		}
+		if err != nil {
+			return nil, nil, r.unreadRecord(fmt.Sprintf("in the note on commit %.12s", at.commit), recordHint, true, err)
+		}
+		found[id] = record
+	}
+	var list []Record
+	for _, record := range found {
+		list = append(list, record)
+	}
+	sortRecords(list)
+	return list, records, nil
+}
+
+// Restore commits the content of a backup: a commit for each record, because an outcome is a
+// note on the commit of its change, and the files with the last one. The push of the branch
+// commits the restore.
+func (g *Git) Restore(ctx context.Context, base Revision, content *Content) error {
+	if err := checkPaths(g.where(), content.Files); err != nil {
+		return err
+	}
+	return g.with(func(r *repository) error {
+		if err := r.pull(ctx); err != nil {
+			return err
+		}
+		return r.restore(ctx, base, content)
+	})
+}
+
+func (r *repository) restore(ctx context.Context, base Revision, content *Content) error {
+	head, have, err := r.current()
+	if err != nil {
+		return err
+	}
+	if RevisionOf(generator.Select(have)) != base {
+		return fmt.Errorf("writing fleet into %s: %w", r.where(), ErrMoved)
+	}
+	if err := checkOwner(r.where(), have, content.Files); err != nil {
+		return err
+	}
+	existing, records, err := r.stored()
+	if err != nil {
+		return err
+	}
+	added, err := content.addedTo(existing)
+	if err != nil {
+		return fmt.Errorf("writing fleet into %s: nothing was written: %w", r.where(), err)
+	}
+
+	// The files are in the commit of the last record.
+	last := -1
+	for i := range added {
+		if added[i].Change != nil {
+			last = i
+		}
+	}
+	files := steps(have, content.Files)
+	next := head
+	commits := map[string]plumbing.Hash{}
+	for id, at := range records {
+		commits[id] = at.commit
+	}
+	for i := range added {
+		record := &added[i]
+		if record.Change == nil {
+			continue
+		}
+		list := []step{{Path: gitRecordName(record.ID), After: record.Change}}
+		if i == last {
+			list = append(list, files...)
+		}
+		if next, err = r.commitSteps(next, list, restoredMessage(record), timeOf(record.ID)); err != nil {
+			return err
+		}
+		commits[record.ID] = next
+	}
+	if last < 0 && len(files) > 0 {
+		if next, err = r.commitSteps(head, files, "numaform: restore the fleet's files from a backup\n", r.headTime(head)); err != nil {
+			return err
+		}
+	}
+	if next != head {
+		if err := r.publish(ctx, head, next); err != nil {
+			return err
+		}
+	}
+	return r.restoreNotes(ctx, added, commits)
+}
+
+// restoreNotes adds the outcomes of a backup.
+func (r *repository) restoreNotes(ctx context.Context, added []Record, commits map[string]plumbing.Hash) error {
+	notes := map[string]blob{}
+	at := time.Time{}
+	for i := range added {
+		commit, exists := commits[added[i].ID]
+		if added[i].Outcome == nil || !exists {
+			continue
+		}
+		note, err := r.putBlob(added[i].Outcome)
+		if err != nil {
+			return fmt.Errorf("adding a note to commit %s: %w", commit, err)
+		}
+		notes[noteName(commit.String())] = note
+		at = timeOf(added[i].ID)
+	}
+	if len(notes) == 0 {
+		return nil
+	}
+	tree, err := r.notesTree()
+	if err != nil {
+		return err
+	}
+	head, err := r.hash(r.notes)
+	if err != nil {
+		return err
+	}
+	if err := r.setNotes(head, tree, notes, "numaform: restore outcomes from a backup\n", at); err != nil {
+		return err
+	}
+	return r.pushNotes(ctx)
+}
+
+// commitSteps stores a commit on top of a parent.
+func (r *repository) commitSteps(parent plumbing.Hash, list []step, message string, at time.Time) (plumbing.Hash, error) {
+	edits := map[string]blob{}
+	for _, s := range list {
+		name := r.inRepository(s.Path)
+		edits[name] = blob{}
+		if s.After == nil {
+			continue
+		}
+		var err error
+		if edits[name], err = r.putBlob(s.After); err != nil {
+			return plumbing.ZeroHash, err
+		}
+	}
+	tree, err := r.objects.tree(parent)
+	if err != nil {
+		return plumbing.ZeroHash, err
+	}
+	return r.commit(parent, tree, edits, message, at)
+}
+
+// headTime returns the time of a commit, so that a commit on top of it sorts after it.
+func (r *repository) headTime(head plumbing.Hash) time.Time {
+	if commit, err := object.GetCommit(r.objects, head); err == nil {
+		return commit.Committer.When
+	}
+	return time.Time{}
+}
+
+// timeOf returns the time at which a change began, by its ID.
+func timeOf(id string) time.Time {
+	began, err := time.Parse(idTime, id[:len(idTime)])
+	if err != nil {
+		return time.Time{}
+	}
+	return began
+}
