@@ -460,3 +460,7 @@ func (w *Writer) ApplyCreates(ctx context.Context, host topology.HostID, err err
 	w.Start(b)
 	w.Finish(ctx, b, host, err)
 }
+
+// Restoring sets the function that is called before each step of a restore, and ends the
+// restore if it returns an error.
+func (s *Scaler) Restoring(f func(step string) error) { s.restoring = f }

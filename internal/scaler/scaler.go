@@ -179,6 +179,8 @@ type Config struct {
 type Scaler struct {
 	config  Config
 	engines slots
+	// restoring is a test hook that ends a restore before one of its steps.
+	restoring func(step string) error
 
 	// mu guards the fields below. The store's lock excludes other processes; within one
 	// process, changes of different hosts run concurrently, and must not treat each other as
