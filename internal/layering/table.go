@@ -84,6 +84,7 @@ func Table() []Row {
 		{Package: "internal/scheduling", Floor: 4},
 		{Package: "internal/store", Floor: 4},
 
+		{Package: "internal/backup", Floor: 5},
 		{Package: "internal/controllers/event", Floor: 5},
 		{Package: "internal/scaler", Floor: 5},
 
