@@ -7,7 +7,9 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/utils/clock"
 )
@@ -55,4 +57,21 @@ func release(ctx context.Context, lock resourcelock.Interface, clk clock.Passive
 		return fmt.Errorf("releasing Lease %s: %w", lock.Describe(), err)
 	}
 	return nil
+}
+
+// Leader returns the controller that holds the leader's Lease in numaform's namespace, or ""
+// if none does.
+func Leader(ctx context.Context, client kubernetes.Interface, namespace string, now time.Time) (string, error) {
+	lease, err := client.CoordinationV1().Leases(namespace).Get(ctx, leaseName, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("looking for a running controller: reading Lease %s/%s: %w", namespace, leaseName, err)
+	}
+	held := resourcelock.LeaseSpecToLeaderElectionRecord(&lease.Spec)
+	if now.Sub(held.RenewTime.Time) >= time.Duration(held.LeaseDurationSeconds)*time.Second {
+		return "", nil
+	}
+	return held.HolderIdentity, nil
 }
