@@ -2,7 +2,6 @@ package scaler
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"slices"
 
@@ -12,20 +11,22 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
+// inUse is what new VMs must not get, besides what guests and VMs of the fleet have.
+type inUse struct {
+	// vmids are the VMIDs of Nodes and NodeClaims, and nodes maps the addresses of Nodes to
+	// the Nodes' names.
+	vmids map[topology.RegionName][]fleet.VMID
+	nodes map[string]string
+	// classes are the ranges of VMIDs of classes, for VMs of classes without a range.
+	classes []fleet.VMIDRange
+}
+
 // newVMs turns the requests into VMs and advances the rotations; if it returns an error, it
-// returns no VM. It assigns neither VMIDs in taken nor VMIDs of guests or of VMs in before,
-// and no MAC addresses of VMs in after. nodes maps the addresses of the cluster's Nodes, which
-// it does not assign either, to their names.
+// returns no VM. It assigns neither VMIDs of guests or of VMs in before, nor MAC addresses of
+// VMs in after, nor anything in taken.
 func (s *Scaler) newVMs(
-	ctx context.Context, requests []Request, snapshot *topology.Snapshot, before, after []fleet.VM, taken map[topology.RegionName][]fleet.VMID, nodes map[string]string, rotations rotations,
+	requests []Request, snapshot *topology.Snapshot, before, after []fleet.VM, taken inUse, rotations rotations,
 ) ([]fleet.VM, error) {
-	var reserved []fleet.VMIDRange
-	if len(requests) > 0 {
-		var err error
-		if reserved, err = s.config.ClassVMIDs(ctx); err != nil {
-			return nil, err
-		}
-	}
 	used := map[topology.RegionName][]fleet.VMID{}
 	for i := range before {
 		used[before[i].Host.Region] = append(used[before[i].Host.Region], before[i].VMID)
@@ -38,12 +39,12 @@ func (s *Scaler) newVMs(
 	}
 	allocators := map[topology.RegionName]*fleet.Allocator{} // by the names of their rotations
 	for _, region := range s.config.Regions {
-		inUse := slices.Concat(used[region.Name], taken[region.Name])
+		inUse := slices.Concat(used[region.Name], taken.vmids[region.Name])
 		allocators[region.Name] = fleet.NewAllocator(region.Name, region.VMIDs, rotations[region.Name], inUse)
-		allocators[region.Name].Reserve(reserved)
+		allocators[region.Name].Reserve(taken.classes)
 	}
 
-	book := ipam.New(snapshot, slices.Concat(before, after), nodes)
+	book := ipam.New(snapshot, slices.Concat(before, after), taken.nodes)
 	all := slices.Clone(after)
 	var unknown []topology.RegionName
 	for _, request := range requests {

@@ -256,7 +256,14 @@ func (s *Scaler) AddVMs(ctx context.Context, change *Change, requests []Request,
 		return cmp.Or(a.Placement.Host.Compare(b.Placement.Host), cmp.Compare(a.Spec.Pool, b.Spec.Pool))
 	})
 
-	vms, err := s.newVMs(ctx, requests, change.Snapshot, change.Before.VMs, change.After.VMs, taken, change.nodes, change.rotations)
+	all := inUse{vmids: taken, nodes: change.nodes}
+	if len(requests) > 0 {
+		var err error
+		if all.classes, err = s.config.ClassVMIDs(ctx); err != nil {
+			return err
+		}
+	}
+	vms, err := s.newVMs(requests, change.Snapshot, change.Before.VMs, change.After.VMs, all, change.rotations)
 	if err != nil {
 		return err
 	}

@@ -383,12 +383,14 @@ func (w *Writer) Ensure(ctx context.Context, requests []Request) (vms []fleet.VM
 	if err != nil {
 		return nil, err
 	}
-	taken, err := w.config.Taken(ctx)
-	if err != nil {
+	var taken inUse
+	if taken.vmids, err = w.config.Taken(ctx); err != nil {
 		return nil, err
 	}
-	nodes, err := w.scaler.config.NodeAddresses(ctx)
-	if err != nil {
+	if taken.nodes, err = w.scaler.config.NodeAddresses(ctx); err != nil {
+		return nil, err
+	}
+	if taken.classes, err = w.scaler.config.ClassVMIDs(ctx); err != nil {
 		return nil, err
 	}
 
@@ -404,7 +406,7 @@ func (w *Writer) Ensure(ctx context.Context, requests []Request) (vms []fleet.VM
 		unknown = append(unknown, request)
 	}
 	existing := w.fleet()
-	reserved, err := w.scaler.newVMs(ctx, unknown, snapshot, existing, existing, taken, nodes, w.rotations)
+	reserved, err := w.scaler.newVMs(unknown, snapshot, existing, existing, taken, w.rotations)
 	if err != nil {
 		return nil, err
 	}
