@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	tfjson "github.com/hashicorp/terraform-json"
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/generator"
@@ -250,6 +251,25 @@ func TestGiveBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.wantAdopted(t, before)
+}
+
+// TestGivenBackHasNoFile checks that numaform does not change an adopted VM that has its file,
+// but no marker.
+func TestGivenBackHasNoFile(t *testing.T) {
+	t.Parallel()
+	a := foreign(2003)
+	a.Host = pve1
+	guest := guestOf(a)
+	guest.ClusterID, guest.Key = "", ""
+	view, err := newScaler(t, nil).Look(t.Context(), &scaler.Change{After: fleet.Fleet{ClusterID: clusterID, VMs: []fleet.VM{a}}, Snapshot: snapshot(guest)}, pve1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = view.Compare(&tfjson.Plan{ResourceChanges: []*tfjson.ResourceChange{update(a, "tags", []any{}, []any{"x"})}})
+	var lost *scaler.MarkerLostError
+	if !errors.As(err, &lost) {
+		t.Errorf("got %v, want a lost marker", err)
+	}
 }
 
 // TestAdoptBareVM imports a VM with almost no options. Without scsihw, the provider would
