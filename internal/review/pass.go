@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -289,7 +290,7 @@ func (p *pass) merged(ctx context.Context, plan *v1alpha1.ScalePlan, request *fo
 // removes its branch and its merged proposal.
 func (p *pass) finish(ctx context.Context, plan *v1alpha1.ScalePlan) error {
 	known := plan.Status.PullRequest
-	if known == nil || known.Closed || known.Approved != "" && !plan.Status.Phase.Over() {
+	if known == nil || known.Closed || known.Approved != "" && !plan.Status.Phase.Over() || p.awaitsSuccessor(plan) {
 		return nil
 	}
 	shared := slices.ContainsFunc(p.plans, func(other v1alpha1.ScalePlan) bool {
@@ -314,6 +315,18 @@ func (p *pass) finish(ctx context.Context, plan *v1alpha1.ScalePlan) error {
 	closed.Waits = ""
 	closed.Closed = true
 	return p.record(ctx, plan, &closed)
+}
+
+// succession is how long the pull request of a plan that was replaced stays open for the
+// plan that replaces it, which is proposed right afterwards.
+const succession = 10 * time.Second
+
+// awaitsSuccessor reports whether another plan may be about to continue a plan's pull
+// request.
+func (p *pass) awaitsSuccessor(plan *v1alpha1.ScalePlan) bool {
+	finished := plan.Status.FinishedAt
+	return plan.Status.Phase == v1alpha1.ScalePlanSuperseded && plan.Status.PullRequest.Approved == "" && finished != nil &&
+		p.config.Clock.Since(finished.Time) < succession
 }
 
 // closing returns why a pull request is closed.

@@ -343,7 +343,10 @@ func TestUpdated(t *testing.T) {
 	b.pass()
 	first := b.request("workers-up-1").Head
 	b.forge.Review(1, "alice", forge.Approved)
-	b.plan("workers-up-1").Status.Phase = v1alpha1.ScalePlanSuperseded
+	now := metav1.NewTime(b.config.Clock.Now())
+	status := &b.plan("workers-up-1").Status
+	status.Phase, status.FinishedAt = v1alpha1.ScalePlanSuperseded, &now
+	b.pass() // the next plan is proposed a moment later
 	b.add("workers-up-2", "2")
 	b.pass()
 	request := b.request("workers-up-2")
@@ -365,13 +368,20 @@ func TestUpdated(t *testing.T) {
 	b.wantPending("workers-up-2")
 }
 
-// TestMergedWithoutApproval applies nothing, and opens the pull request again.
+// TestMergedWithoutApproval applies nothing, and opens the pull request again, with a commit
+// that another merge adds to the fleet's branch.
 func TestMergedWithoutApproval(t *testing.T) {
 	t.Parallel()
+	for _, way := range []string{"squash", "merge", "rebase"} {
+		t.Run(way, func(t *testing.T) { t.Parallel(); testMergedWithoutApproval(t, way) })
+	}
+}
+
+func testMergedWithoutApproval(t *testing.T, way string) {
 	b := newBench(t, oneOfTwo)
 	b.add("workers-up-1", "1")
 	b.pass()
-	b.merge("workers-up-1", "squash")
+	b.merge("workers-up-1", way)
 	b.pass()
 	b.wantPending("workers-up-1")
 	request := b.request("workers-up-1")
@@ -385,6 +395,7 @@ func TestMergedWithoutApproval(t *testing.T) {
 	}
 	b.forge.Review(2, "bob", forge.Approved)
 	b.merge("workers-up-1", "merge")
+	b.wantProposals("proposals/workers-up-1.diff")
 	b.pass()
 	b.wantApproved("workers-up-1", "bob")
 }

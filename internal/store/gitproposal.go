@@ -104,7 +104,7 @@ func (r *repository) startBranch(ctx context.Context, at time.Time) (plumbing.Ha
 }
 
 // addsOnly reports whether a commit makes exactly the edits to its only parent, and the
-// parent is a commit of the branch with the head base.
+// parent, but not the commit itself, is a commit of the branch with the head base.
 func (r *repository) addsOnly(commit, base plumbing.Hash, edits map[string]blob) (bool, error) {
 	if commit.IsZero() {
 		return false, nil
@@ -112,6 +112,9 @@ func (r *repository) addsOnly(commit, base plumbing.Hash, edits map[string]blob)
 	found, err := object.GetCommit(r.objects, commit)
 	if err != nil || len(found.ParentHashes) != 1 {
 		return false, nil //nolint:nilerr // an unreadable commit is replaced
+	}
+	if merged, err := r.isAncestor(commit, base); merged || err != nil {
+		return false, err // another merge of it would change nothing
 	}
 	if known, err := r.isAncestor(found.ParentHashes[0], base); !known || err != nil {
 		return false, err
