@@ -734,6 +734,27 @@ func TestWithoutApprovers(t *testing.T) {
 	b.wantApproved("workers-up-1", "the merge of pull request #1")
 }
 
+// TestLargePlan opens a pull request for many VMs with long reasons: its text is not too long
+// for any forge, and still has the digest.
+func TestLargePlan(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, oneOfTwo)
+	b.add("workers-up-1", "1", func(plan *v1alpha1.ScalePlan) {
+		plan.Spec.Why = strings.Repeat("a reason with ``` ", 200)
+		for range 512 {
+			plan.Spec.VMs = append(plan.Spec.VMs, v1alpha1.ScalePlanVM{Action: v1alpha1.ScalePlanCreate, Host: "lab/pve-1", Reason: strings.Repeat("ä", 512)})
+		}
+	})
+	b.pass()
+	body := b.at(1).Body
+	if len(body) > forge.MaxBody || !strings.Contains(body, b.plan("workers-up-1").Spec.PlanHash) || !strings.Contains(body, "more lines: see the file") {
+		t.Errorf("the text has %d bytes", len(body))
+	}
+	if got := strings.Count(body, "```"); got != 2 {
+		t.Errorf("the text has %d fences", got)
+	}
+}
+
 // TestPersonsOwn sets the status of a person's pull request, and sets it again when its head
 // or the fleet changes. Files from a fork are not trusted.
 func TestPersonsOwn(t *testing.T) {

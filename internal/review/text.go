@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/internal/forge"
 	"github.com/numaform/numaform/internal/store"
 )
 
@@ -14,16 +15,14 @@ const statusContext = "numaform/plan"
 // maxStatus is the maximum length of a commit status at GitHub.
 const maxStatus = 140
 
-// proposal returns the file of a plan on its branch. The same plan has the same file, so it
-// can be recognized after a merge of any kind.
-func proposal(plan *v1alpha1.ScalePlan, branch string) store.Proposal {
-	var b strings.Builder
+// about returns lines that describe a plan, without its diff.
+func about(plan *v1alpha1.ScalePlan) []string {
+	var lines []string
 	line := func(key, value string) {
 		if value = strings.Join(strings.Fields(value), " "); value != "" {
-			fmt.Fprintf(&b, "# %s: %s\n", key, value)
+			lines = append(lines, key+": "+value)
 		}
 	}
-	b.WriteString("# numaform proposal 1. DO NOT EDIT: numaform applies only exactly this plan.\n")
 	line("ScalePlan", plan.Name)
 	line("Digest", plan.Spec.PlanHash)
 	line("Change", plan.Spec.Summary)
@@ -37,8 +36,20 @@ func proposal(plan *v1alpha1.ScalePlan, branch string) store.Proposal {
 	for i := range plan.Spec.VMs {
 		vm := &plan.Spec.VMs[i]
 		line(string(vm.Action), strings.Join([]string{vm.Name, vm.InstanceType, "on", vm.Host, "for", vm.NodePool, vm.Reason}, " "))
+		line("  Pods", strings.Join(vm.Pods, ", "))
 	}
 	line("SHA-256 of the whole diff", plan.Spec.DiffSHA256)
+	return lines
+}
+
+// proposal returns the file of a plan on its branch. The same plan has the same file, so it
+// can be recognized after a merge of any kind.
+func proposal(plan *v1alpha1.ScalePlan, branch string) store.Proposal {
+	var b strings.Builder
+	b.WriteString("# numaform proposal 1. DO NOT EDIT: numaform applies only exactly this plan.\n")
+	for _, line := range about(plan) {
+		b.WriteString("# " + line + "\n")
+	}
 	b.WriteString("\n" + plan.Spec.Diff)
 	return store.Proposal{
 		Branch: branch, Name: plan.Name, Content: []byte(b.String()), Time: plan.CreationTimestamp.UTC(),
@@ -61,12 +72,31 @@ func clip(text string, most int) string {
 	return string(runes[:most-1]) + "…"
 }
 
-// text returns the title and the text of a plan's pull request.
+// maxLines is the maximum size of the description of a plan in the text of its pull request,
+// which leaves room for the rest of the text.
+const maxLines = forge.MaxBody - 4<<10
+
+// text returns the title and the text of a plan's pull request. Nothing in them is ever read
+// again: they are for people.
 func (r *Reviewer) text(plan *v1alpha1.ScalePlan, note string) (title, body string) {
 	var b strings.Builder
 	if note != "" {
 		fmt.Fprintf(&b, "> %s\n\n", note)
 	}
-	fmt.Fprintf(&b, "%s\n\ndigest: `%s`\n", plan.Spec.Why, plan.Spec.PlanHash)
+	fmt.Fprintf(&b, "%s: %s.\n\ndigest: `%s`\n\n```text\n", plan.Spec.Summary, unfenced(clip(plan.Spec.Why, 500)), plan.Spec.PlanHash)
+	size := 0
+	lines := about(plan)
+	for i, line := range lines {
+		line = unfenced(line)
+		if size += len(line) + 1; size > maxLines {
+			fmt.Fprintf(&b, "… %d more lines: see the file\n", len(lines)-i)
+			break
+		}
+		b.WriteString(line + "\n")
+	}
+	fmt.Fprintf(&b, "```\n\nThe plan is in the file `proposals/%s.diff`. An approval covers exactly this commit; comments approve nothing.\n", plan.Name)
 	return clip("numaform: "+plan.Spec.Summary, 200), b.String()
 }
+
+// unfenced returns a text that does not end a block of code.
+func unfenced(text string) string { return strings.ReplaceAll(text, "```", "'''") }
