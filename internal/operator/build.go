@@ -211,6 +211,7 @@ func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, err
 		Snapshot:  b.inventory.Snapshot,
 		Taken:     b.liveCluster.VMIDs,
 		Cost:      b.cost,
+		Unset:     b.unset,
 		Paused:    b.control.stopped,
 		Events:    b.recorder,
 		Clock:     b.clock,
@@ -288,6 +289,7 @@ func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, err
 	list = append(list, core.gated(ctx, provisioner.Trigger)...)
 	list = append(list, collector.Controllers()...)
 	list = append(list, provisioner, approvals)
+	list = append(list, b.reviewers(approvals, fleetScaler)...)
 	history := &historyWatch{
 		accept: fleetScaler.AcceptHistory, hold: b.control.hold, observe: observer.History,
 		recorder: b.recorder, self: b.self(), clock: b.clock, every: b.settings.DriftEvery,
@@ -328,7 +330,7 @@ func (b *builder) ours(seeder *seed.Seeder, writer *scaler.Writer, approvals *ap
 		nodepool.New(nodepool.Config{
 			Client: cached, Recorder: b.recorder, Clock: b.clock,
 			FixedSize: func(pool *karpv1.NodePool) string {
-				return fixedSizeProblem(pool, b.karpenter.FeatureGates.StaticCapacity)
+				return fixedSizeProblem(pool, b.karpenter.FeatureGates.StaticCapacity, b.unset)
 			},
 			Waits: func(pool string) []scheduling.Wait {
 				return append(waitsOf(pool, append(approvals.Waits(), provisioner.Limited()...), writer.VMs()), history.waits(pool)...)

@@ -242,12 +242,32 @@ type Git struct {
 	Branch string `yaml:"branch"`
 	// Subdir is the fleet's directory in the repository.
 	Subdir string `yaml:"subdir"`
-	// Review pushes each change to a separate branch and applies nothing.
+	// Review pushes each change to a separate branch and applies nothing. In the controller,
+	// it makes the mode of NodePools without an annotation manual.
 	Review      bool   `yaml:"review"`
+	Forge       Forge  `yaml:"forge"`
 	AuthorName  string `yaml:"author_name"`
 	AuthorEmail string `yaml:"author_email"`
 	Username    string `yaml:"username"`
 	SSHKeyFile  string `yaml:"ssh_key_file"`
+}
+
+// Forge opens pull requests for changes that need approval. NUMAFORM_FORGE_TOKEN is the token
+// of its API.
+type Forge struct {
+	// Kind is github, gitlab or gitea; empty means no pull requests.
+	Kind string `yaml:"kind"`
+	// URL is the address of the forge; empty means https and the host of the remote.
+	URL string `yaml:"url"`
+	// Approvers are the users of the forge whose approvals count; empty means that the merge
+	// is the approval.
+	Approvers []string `yaml:"approvers"`
+	// Quorum is how many of them must approve.
+	Quorum int `yaml:"quorum"`
+	// Merge is who merges approved pull requests: person, or auto for numaform.
+	Merge string `yaml:"merge"`
+	// Poll is the interval between requests to the forge.
+	Poll time.Duration `yaml:"poll"`
 }
 
 // ConfigMap stores the fleet in the cluster: in one ConfigMap for each host and each module,

@@ -23,12 +23,15 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/internal/approval"
 	"github.com/numaform/numaform/internal/control"
 	"github.com/numaform/numaform/internal/controllers/metrics"
+	"github.com/numaform/numaform/internal/forge"
 	"github.com/numaform/numaform/internal/logkey"
 	"github.com/numaform/numaform/internal/proxmox"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/scheduling"
+	"github.com/numaform/numaform/internal/store"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -43,6 +46,11 @@ type Controller struct {
 	heap  *heap
 	kube  kubernetes.Interface
 	clock clock.WithTicker
+	// unset is the approval mode of NodePools without an annotation.
+	unset approval.Mode
+	// forge has the pull requests of repository; both are nil if no forge is configured.
+	forge      forge.Client
+	repository *store.Git
 	// running is the current manager; nil while numaform is paused.
 	running atomic.Pointer[manager.Manager]
 	// writer is the current writer; nil while numaform is paused, and in observe mode.
@@ -56,9 +64,17 @@ type Controller struct {
 // NewController returns the controller of a configuration. It reads secrets but makes no
 // requests.
 func NewController(config *Config, settings ControllerSettings) (*Controller, error) {
-	if config.Fleet.Git.Review && !settings.Observe {
-		return nil, errors.New("fleet.git.review: not supported by the controller, which would push a branch at each attempt: remove the key, " +
-			"and use the annotations numaform.dev/scale-up: manual and numaform.dev/scale-down: manual on NodePools")
+	unset := approval.ModePolicy
+	if config.Fleet.Git.Review {
+		if config.Fleet.Git.Forge.Kind == "" && !settings.Observe {
+			return nil, errors.New("fleet.git.review: in the controller, people review pull requests, which need a forge: set fleet.git.forge.kind, " +
+				"or remove fleet.git.review and use the annotations numaform.dev/scale-up: manual and numaform.dev/scale-down: manual on NodePools")
+		}
+		// The store must not propose a change again after its review.
+		unset = approval.ModeManual
+		own := *config
+		own.Fleet.Git.Review = false
+		config = &own
 	}
 	kube, err := kubernetes.NewForConfig(settings.Rest)
 	if err != nil {
@@ -67,7 +83,15 @@ func NewController(config *Config, settings ControllerSettings) (*Controller, er
 	if _, done := crmetrics.Registry.(replacing); !done {
 		crmetrics.Registry = replacing{crmetrics.Registry}
 	}
-	c := &Controller{config: config, settings: settings, kube: kube, clock: clock.RealClock{}}
+	c := &Controller{config: config, settings: settings, unset: unset, kube: kube, clock: clock.RealClock{}}
+	if c.forge, err = config.OpenForge(settings.Environ, c.clock); err != nil {
+		return nil, err
+	}
+	if c.forge != nil {
+		if c.repository, err = config.openGit(settings.Environ); err != nil {
+			return nil, err
+		}
+	}
 	c.clients, err = config.ConnectObserved(func(region topology.RegionName) proxmox.Observe {
 		return func(method, path string, code int, took time.Duration) {
 			if observer := c.observer.Load(); observer != nil {

@@ -50,6 +50,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/state/virtualpods"
 
 	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/internal/approval"
 	"github.com/numaform/numaform/internal/controllers/nodepool"
 	"github.com/numaform/numaform/internal/controllers/provisioning"
 )
@@ -70,6 +71,8 @@ type core struct {
 	devices *deviceallocation.Controller
 	// paused reports whether numaform is paused.
 	paused func(context.Context) (bool, error)
+	// unset is the approval mode of NodePools without an annotation.
+	unset approval.Mode
 	// overlaid is the provider whose instance types validate NodeOverlays.
 	overlaid cloudprovider.CloudProvider
 }
@@ -87,6 +90,7 @@ func newCore(ctx context.Context, b *builder, provider cloudprovider.CloudProvid
 		virtual:  virtualpods.NewVirtualPodCache(api),
 		devices:  deviceallocation.NewController(api),
 		paused:   b.control.paused,
+		unset:    b.unset,
 	}
 }
 
@@ -196,7 +200,7 @@ func (c *core) gated(ctx context.Context, trigger func()) []controller.Controlle
 		list = append(list, &static{
 			up:       staticup.NewController(c.client, c.state, c.recorder, c.provider, nil, c.clock, c.devices, c.virtual),
 			down:     staticdown.NewController(c.client, c.state, c.provider, c.clock, c.recorder),
-			problem:  func(pool *karpv1.NodePool) string { return fixedSizeProblem(pool, true) },
+			problem:  func(pool *karpv1.NodePool) string { return fixedSizeProblem(pool, true, c.unset) },
 			paused:   c.paused,
 			client:   c.client,
 			provider: c.provider,

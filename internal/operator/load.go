@@ -45,7 +45,7 @@ func Load(path string, environ []string, others ...string) (*Config, error) {
 	config := Config{
 		Intervals: Intervals{Update: 30 * time.Second, Full: 10 * time.Minute, Lease: 10 * time.Second},
 		Engine:    Engine{Version: ">= 1.8"},
-		Fleet:     Fleet{Dir: "fleet", Backend: Backend{Type: "local"}},
+		Fleet:     Fleet{Dir: "fleet", Git: newGit(), Backend: Backend{Type: "local"}},
 	}
 	var mistakes []error
 	if fromEnvironment {

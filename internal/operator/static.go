@@ -27,12 +27,12 @@ const fixedSizeDisabled = "it has spec.replicas, and the feature gate StaticCapa
 // fixedSizeProblem returns why the number of nodes of a NodePool with spec.replicas is not
 // maintained, or "". Karpenter creates and deletes these NodeClaims without a pod or a
 // disruption command that could wait for approval.
-func fixedSizeProblem(pool *karpv1.NodePool, enabled bool) string {
+func fixedSizeProblem(pool *karpv1.NodePool, enabled bool, unset approval.Mode) string {
 	if !enabled {
 		return fixedSizeDisabled
 	}
 	for _, direction := range []v1alpha1.ScaleDirection{v1alpha1.ScaleUp, v1alpha1.ScaleDown} {
-		if mode, _ := approval.ModeOf(pool, direction, approval.ModePolicy); mode == approval.ModeManual {
+		if mode, _ := approval.ModeOf(pool, direction, unset); mode == approval.ModeManual {
 			return fmt.Sprintf("it has spec.replicas, whose changes cannot wait for an approval, but its mode %s is manual: "+
 				"set numaform.dev/scale-up and numaform.dev/scale-down to policy or auto, or re-create the NodePool without spec.replicas", direction)
 		}

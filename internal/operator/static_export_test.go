@@ -7,11 +7,13 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/numaform/numaform/internal/approval"
 )
 
 // FixedSizeProblem returns why a NodePool with spec.replicas has no nodes.
 func FixedSizeProblem(pool *karpv1.NodePool, enabled bool) string {
-	return fixedSizeProblem(pool, enabled)
+	return fixedSizeProblem(pool, enabled, approval.ModePolicy)
 }
 
 // call records the calls of one of Karpenter's controllers under its name.
@@ -32,7 +34,7 @@ func FixedSize(ctx context.Context, pool *karpv1.NodePool, paused bool, pausedEr
 	now := time.Unix(1_800_000_000, 0)
 	s := &static{
 		up: call{"up ", &made}, down: call{"down ", &made}, clock: clocktesting.NewFakePassiveClock(now), tried: map[string]time.Time{},
-		problem: func(pool *karpv1.NodePool) string { return fixedSizeProblem(pool, true) },
+		problem: func(pool *karpv1.NodePool) string { return fixedSizeProblem(pool, true, approval.ModePolicy) },
 		paused:  func(context.Context) (bool, error) { return paused, pausedErr },
 	}
 	if since > 0 {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -145,7 +146,7 @@ func (f *Fleet) check() []error {
 	if f.Git.enabled() && configMaps {
 		mistakes = append(mistakes, errors.New("fleet: git and configmap are both set: remove one of them"))
 	}
-	if !f.Git.enabled() && f.Git != (Git{}) {
+	if !f.Git.enabled() && !reflect.DeepEqual(f.Git, newGit()) {
 		mistakes = append(mistakes, errors.New("fleet.git: neither remote nor enabled is set: set remote to the repository's URL, or enabled: true for one without a remote"))
 	}
 	if configMaps && (f.ConfigMap.Namespace == "" || f.ConfigMap.Name == "") {
@@ -154,6 +155,7 @@ func (f *Fleet) check() []error {
 	if configMaps && f.Backend.Type == "local" && f.Backend.Config["path"] == "" {
 		mistakes = append(mistakes, errors.New("fleet.backend: a fleet in ConfigMaps requires states that outlive a pod: use type kubernetes, pg, s3 or http"))
 	}
+	mistakes = append(mistakes, f.Git.Forge.check()...)
 	backends := []string{"local", "kubernetes", "pg", "s3", "http", "gcs", "azurerm", "consul", "cos", "oss"}
 	if !slices.Contains(backends, f.Backend.Type) {
 		mistakes = append(mistakes, fmt.Errorf("fleet.backend.type %q: %s", f.Backend.Type, didYouMean(f.Backend.Type, backends)))
@@ -246,20 +248,7 @@ func (c *Config) openStore(environ []string, cluster Kubeconfig) (store.Store, e
 	git := &c.Fleet.Git
 	switch {
 	case git.enabled():
-		clone, err := c.StatePath("git")
-		if err != nil {
-			return nil, fmt.Errorf("opening the fleet's repository: %w", err)
-		}
-		return store.NewGit(store.GitConfig{
-			Clone:  clone,
-			Dir:    c.Fleet.Dir,
-			Subdir: git.Subdir,
-			Remote: git.Remote,
-			Branch: git.Branch,
-			Review: git.Review,
-			Author: store.GitAuthor{Name: git.AuthorName, Email: git.AuthorEmail},
-			Auth:   store.GitAuth{Username: git.Username, SSHKey: git.SSHKeyFile, Token: lookup(environ, gitToken)},
-		})
+		return c.openGit(environ)
 	case c.Fleet.ConfigMap != (ConfigMap{}):
 		client, err := cluster.client()
 		if err != nil {
@@ -271,6 +260,25 @@ func (c *Config) openStore(environ []string, cluster Kubeconfig) (store.Store, e
 		return store.NewConfigMap(client, c.Fleet.ConfigMap.Namespace, c.Fleet.ConfigMap.Name)
 	}
 	return store.NewDirectory(c.Fleet.Dir), nil
+}
+
+// openGit returns the fleet's repository.
+func (c *Config) openGit(environ []string) (*store.Git, error) {
+	git := &c.Fleet.Git
+	clone, err := c.StatePath("git")
+	if err != nil {
+		return nil, fmt.Errorf("opening the fleet's repository: %w", err)
+	}
+	return store.NewGit(store.GitConfig{
+		Clone:  clone,
+		Dir:    c.Fleet.Dir,
+		Subdir: git.Subdir,
+		Remote: git.Remote,
+		Branch: git.Branch,
+		Review: git.Review,
+		Author: store.GitAuthor{Name: git.AuthorName, Email: git.AuthorEmail},
+		Auth:   store.GitAuth{Username: git.Username, SSHKey: git.SSHKeyFile, Token: lookup(environ, gitToken)},
+	})
 }
 
 // lookup returns the value of a variable, or "".

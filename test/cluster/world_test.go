@@ -55,8 +55,8 @@ type world struct {
 	controller *process
 	// program is the path of the controller: this numaform, or the baseline.
 	program string
-	// args are additional flags of the controller.
-	args []string
+	// args are additional flags of the controller, and env additional variables.
+	args, env []string
 	// granted are the roles and bindings of the installed chart.
 	granted []client.Object
 	// may lists the expected problems of guests.
@@ -263,7 +263,7 @@ func (w *world) startProcess() *process {
 	}, w.args...)
 	command := exec.Command(w.program, args...)
 	command.Dir = w.dir
-	command.Env = append(testenv.CleanEnv(), "KUBECONFIG="+w.kubeconfig)
+	command.Env = append(append(testenv.CleanEnv(), "KUBECONFIG="+w.kubeconfig), w.env...)
 	if w.program == binary { // the baseline has no state directory
 		command.Env = append(command.Env, "NUMAFORM_STATE_DIR="+filepath.Join(w.dir, "state"))
 	} else { // the baseline does not pass --kubeconfig to the engine
