@@ -216,6 +216,9 @@ func change(ctx context.Context, process Process, o *options, decide decider) (*
 			return nil, err // the revert waits for a review
 		case errors.As(err, &proposed):
 			fmt.Fprintf(process.Stdout, "\n%s\n", proposed)
+			return nil, p.openPullRequest(ctx, process, proposed)
+		case errors.As(err, new(*openError)):
+			fmt.Fprintf(process.Stdout, "\n%v\n", err)
 			return nil, nil
 		case errors.As(err, &outside):
 			fmt.Fprintf(process.Stderr, "numaform: importing %s into the state before the removal\n", strings.Join(outside.Names, ", "))
@@ -321,6 +324,9 @@ func (p *proposal) apply(ctx context.Context, process Process, o *options) error
 		}
 		if !p.changes() {
 			return "", nil
+		}
+		if err := p.alreadyOpen(ctx, process); err != nil {
+			return "", err
 		}
 		return p.confirm(ctx, process, o)
 	})

@@ -124,6 +124,9 @@ func (s *Stage) States() ([]string, error) {
 	return filepath.Glob(filepath.Join(s.StateDir(), "states", "*", "*", "terraform.tfstate"))
 }
 
+// Setenv adds environment variables to those of the commands.
+func (s *Stage) Setenv(entries ...string) { s.env = append(s.env, entries...) }
+
 // Numaform runs a command, prints its output, and returns its stdout and exit code.
 func (s *Stage) Numaform(ctx context.Context, args ...string) (stdout string, code int) {
 	fmt.Fprintf(s.Stdout, "$ numaform %s\n", strings.Join(args, " "))
