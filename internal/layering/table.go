@@ -36,6 +36,7 @@ func Table() []Row {
 		{Package: "internal/enginetest", Floor: 0, Support: true},
 		{Package: "internal/logkey", Floor: 0, Pure: true},
 		{Package: "internal/plainyaml", Floor: 0, Pure: true},
+		{Package: "internal/redact", Floor: 0},
 		{Package: "internal/scratch", Floor: 0},
 		{Package: "internal/shell", Floor: 0, Pure: true},
 		{Package: "internal/simprogram", Floor: 0, Support: true},
