@@ -35,6 +35,7 @@ func Table() []Row {
 		{Package: "internal/confine", Floor: 0},
 		{Package: "internal/enginetest", Floor: 0, Support: true},
 		{Package: "internal/logkey", Floor: 0, Pure: true},
+		{Package: "internal/notify", Floor: 0},
 		{Package: "internal/plainyaml", Floor: 0, Pure: true},
 		{Package: "internal/redact", Floor: 0},
 		{Package: "internal/scratch", Floor: 0},
