@@ -35,7 +35,7 @@ func newDoctor(process Process) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check numaform's requirements, and explain how to fix each problem",
-		Long: "Check engine and provider, configuration, certificate, credential, privileges, hosts, topology, templates, storages, VMIDs and locks. " +
+		Long: "Check engine and provider, configuration, certificate, credential, privileges, hosts, topology, templates, storages, VMIDs, targets of notifications and locks. " +
 			"Each line is the result of one check: ok, warn, fail, or skip if it depends on a failed check. The command changes nothing, except with " +
 			"--smoke, which creates and removes a small VM with plan, guard and apply, and with --fix, which creates the state directory and removes " +
 			"the access of other users to it and to the files with secrets, and prints the commands of those other fixes that apply in every case. It exits with 1 if a check fails.",
@@ -213,6 +213,12 @@ func (o *doctorOptions) checks(ctx context.Context, process Process) doctor.Conf
 	checks.SecretFiles = config.SecretFiles()
 	checks.PluginDir = config.Engine.PluginDir
 	checks.Engine = state.EngineConfig{Binary: config.Engine.Binary, Version: config.Engine.Version}
+	for _, target := range config.NotificationTargets() {
+		checks.Notifications = append(checks.Notifications, doctor.Notification{
+			Name: target.Name, Type: target.Type,
+			Probe: func(ctx context.Context) error { return target.Probe(ctx, config.Redact(process.Environ)) },
+		})
+	}
 	if config.StateDir != "" {
 		checks.StateDir, checks.Broken = config.StatePath()
 	}

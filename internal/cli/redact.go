@@ -26,6 +26,11 @@ func (r *redactor) named(config *operator.Config) {
 	for _, path := range config.SecretFiles() {
 		r.LearnFile(path, filepath.Base(path))
 	}
+	for _, target := range config.NotificationTargets() { // some are in variables
+		for _, secret := range target.Secrets() {
+			r.Learn(secret)
+		}
+	}
 }
 
 // config returns a configuration file without its secrets. It learns these secrets, and the

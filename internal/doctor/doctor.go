@@ -11,11 +11,13 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/utils/clock"
 
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/notify"
 	"github.com/numaform/numaform/internal/proxmox"
 	"github.com/numaform/numaform/internal/scheduling"
 	"github.com/numaform/numaform/state"
@@ -78,6 +80,8 @@ type Config struct {
 	// Fleet reads the desired fleet, and Locks the locks of fleet and states.
 	Fleet func(ctx context.Context) (fleet.Fleet, error)
 	Locks func(ctx context.Context) ([]Lock, error)
+	// Notifications are the targets of notifications.
+	Notifications []Notification
 	// Clock defaults to the real clock.
 	Clock clock.PassiveClock
 }
@@ -95,6 +99,13 @@ type Region struct {
 	Broken error
 	// Snapshot reads the region and adds the configured facts about its hosts.
 	Snapshot func(ctx context.Context) (*topology.Snapshot, error)
+}
+
+// Notification is a target of notifications.
+type Notification struct {
+	Name, Type string
+	// Probe checks whether the target can be reached, without sending a message.
+	Probe func(ctx context.Context) error
 }
 
 // Lock is the state of the lock of the fleet or of a Terraform state.
@@ -171,6 +182,7 @@ func Run(ctx context.Context, config Config) Report {
 	e.joins(ctx)
 	e.hostAgents(ctx)
 	e.firewalls(ctx)
+	e.notifications(ctx)
 
 	locks, err := config.Locks(ctx)
 	if err != nil {
@@ -222,6 +234,28 @@ func (e *examination) failed(check, where string, err error) {
 func (e *examination) skip(where, because string, checks ...string) {
 	for _, check := range checks {
 		e.add(check, Skip, where, "skipped because "+because+" failed", "")
+	}
+}
+
+// probeTimeout limits the check of one target of notifications.
+const probeTimeout = 10 * time.Second
+
+// notifications checks whether the targets of notifications can be reached. numaform works
+// without them.
+func (e *examination) notifications(ctx context.Context) {
+	for _, target := range e.config.Notifications {
+		probing, cancel := context.WithTimeout(ctx, probeTimeout)
+		err := target.Probe(probing)
+		cancel()
+		if err != nil {
+			e.add("notify", Warn, target.Name, err.Error(), "to send a test message, run numaform notify test "+target.Name)
+			continue
+		}
+		what := "can be reached; no message was sent"
+		if target.Type == notify.Matrix || target.Type == notify.Mail {
+			what = "accepts the login; no message was sent"
+		}
+		e.ok("notify", target.Name, what)
 	}
 }
 

@@ -50,6 +50,8 @@ const (
 	Approver = "approver"
 	// PullRequest is the number of a pull request.
 	PullRequest = "pull-request"
+	// Target is the name of a target of notifications.
+	Target = "target"
 	// Phase is the phase of a ScalePlan.
 	Phase = "phase"
 )

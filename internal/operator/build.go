@@ -104,7 +104,7 @@ func (c *Controller) build(ctx context.Context) (*parts, error) {
 	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: c.kube.CoreV1().Events("")})
 	context.AfterFunc(ctx, broadcaster.Shutdown)
 	b.events = broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: eventSource})
-	b.recorder = relativeEvents{events.NewRecorder(b.events)}
+	b.recorder = relativeEvents{c.recording(events.NewRecorder(b.events))}
 
 	config, err := c.config.ScalerConfig(ctx, c.settings.Environ, Kubeconfig{
 		Path: c.settings.Kubeconfig, Context: c.settings.Context, Rest: c.settings.Rest, Namespace: c.settings.Namespace,
@@ -187,15 +187,16 @@ func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, err
 	}
 	registry := prometheus.NewRegistry()
 	observer, err := metrics.Register(registry, metrics.Config{
-		VMs:         func() []scaler.VMState { return writer.VMs() },
-		Orphans:     func() map[topology.HostID]int { return collector.Orphans() },
-		Snapshot:    b.inventory.Recent,
-		Complete:    b.inventory.Complete,
-		Unavailable: b.closed,
-		Pending:     func() map[v1alpha1.ScaleDirection]int { return approvals.Pending() },
-		Kproximate:  b.settings.Kproximate,
-		Client:      cached,
-		Clock:       b.clock,
+		VMs:           func() []scaler.VMState { return writer.VMs() },
+		Orphans:       func() map[topology.HostID]int { return collector.Orphans() },
+		Snapshot:      b.inventory.Recent,
+		Complete:      b.inventory.Complete,
+		Unavailable:   b.closed,
+		Pending:       func() map[v1alpha1.ScaleDirection]int { return approvals.Pending() },
+		Notifications: b.attempts,
+		Kproximate:    b.settings.Kproximate,
+		Client:        cached,
+		Clock:         b.clock,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("registering metrics: %w", err)

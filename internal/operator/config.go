@@ -38,6 +38,8 @@ type Config struct {
 	History History `yaml:"history"`
 	Policy  Policy  `yaml:"policy"`
 	Join    Join    `yaml:"join"`
+
+	Notifications Notifications `yaml:"notifications"`
 }
 
 // Prices are what the resources of VMs cost. Without a currency, no amounts are shown, and

@@ -58,9 +58,10 @@ func TestLoadDefaults(t *testing.T) {
 			},
 			VMIDRange: operator.VMIDRange{Lower: 2000, Upper: 2999},
 		}},
-		Intervals: operator.Intervals{Update: 30 * time.Second, Full: 10 * time.Minute, Lease: 10 * time.Second},
-		Engine:    operator.Engine{Version: ">= 1.8"},
-		Fleet:     operator.Fleet{Dir: filepath.Join(dir, "fleet"), Backend: operator.Backend{Type: "local"}},
+		Notifications: operator.Notifications{Interval: time.Minute, Repeat: 4 * time.Hour},
+		Intervals:     operator.Intervals{Update: 30 * time.Second, Full: 10 * time.Minute, Lease: 10 * time.Second},
+		Engine:        operator.Engine{Version: ">= 1.8"},
+		Fleet:         operator.Fleet{Dir: filepath.Join(dir, "fleet"), Backend: operator.Backend{Type: "local"}},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("config (-want +got):\n%s", diff)

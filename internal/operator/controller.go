@@ -28,6 +28,7 @@ import (
 	"github.com/numaform/numaform/internal/controllers/metrics"
 	"github.com/numaform/numaform/internal/forge"
 	"github.com/numaform/numaform/internal/logkey"
+	"github.com/numaform/numaform/internal/notify"
 	"github.com/numaform/numaform/internal/proxmox"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/scheduling"
@@ -51,6 +52,9 @@ type Controller struct {
 	// forge has the pull requests of repository; both are nil if no forge is configured.
 	forge      forge.Client
 	repository *store.Git
+	// notifier sends notifications; nil without targets, and in observe mode. It outlives
+	// the managers, so that it can report a pause. Only the leader publishes any.
+	notifier *notify.Notifier
 	// running is the current manager; nil while numaform is paused.
 	running atomic.Pointer[manager.Manager]
 	// writer is the current writer; nil while numaform is paused, and in observe mode.
@@ -109,6 +113,7 @@ func NewController(config *Config, settings ControllerSettings) (*Controller, er
 		c.inventory.deciding = c.heap.work
 	}
 	c.control = &switchboard{source: control.New(kube, settings.Namespace), now: c.clock.Now}
+	c.notifier = c.newNotifier()
 	return c, nil
 }
 
@@ -139,6 +144,9 @@ func (c *Controller) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return serve(ctx, &c.settings, gather, c.ready) })
 	group.Go(func() error { c.control.run(ctx); return nil })
+	if c.notifier != nil {
+		group.Go(func() error { c.notifier.Run(ctx); return nil })
+	}
 	if c.heap != nil {
 		group.Go(func() error { c.heap.run(ctx, c.busy); return nil })
 	}
@@ -220,7 +228,15 @@ func (c *Controller) untilPaused(ctx context.Context) error {
 
 	var watching sync.WaitGroup
 	watching.Go(func() {
-		c.wait(ctx, func() bool { return !c.control.Paused() || parts.writer != nil && parts.writer.Busy() })
+		reported := false
+		c.wait(ctx, func() bool {
+			paused := c.control.Paused()
+			if paused && !reported {
+				c.notifyPause(parts.manager.Elected())
+			}
+			reported = paused
+			return !paused || parts.writer != nil && parts.writer.Busy()
+		})
 		cancel()
 	})
 	err = parts.manager.Start(ctx)

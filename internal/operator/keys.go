@@ -27,7 +27,10 @@ type Key struct {
 // Keys returns every key of numaform.yaml, in the order of the configuration.
 func Keys() []Key {
 	var keys []Key
-	one := Config{Clusters: []Cluster{{AddressPools: make([]AddressPool, 1)}}}
+	one := Config{
+		Clusters:      []Cluster{{AddressPools: make([]AddressPool, 1)}},
+		Notifications: Notifications{Targets: make([]NotificationTarget, 1)},
+	}
 	walkKeys(reflect.ValueOf(one), "", func(path string, value reflect.Value) {
 		keys = append(keys, Key{
 			Path:     strings.ReplaceAll(path, "[0]", "[]"),

@@ -46,6 +46,8 @@ func Load(path string, environ []string, others ...string) (*Config, error) {
 		Intervals: Intervals{Update: 30 * time.Second, Full: 10 * time.Minute, Lease: 10 * time.Second},
 		Engine:    Engine{Version: ">= 1.8"},
 		Fleet:     Fleet{Dir: "fleet", Git: newGit(), Backend: Backend{Type: "local"}},
+
+		Notifications: Notifications{Interval: time.Minute, Repeat: 4 * time.Hour},
 	}
 	var mistakes []error
 	if fromEnvironment {
@@ -61,6 +63,7 @@ func Load(path string, environ []string, others ...string) (*Config, error) {
 			config.Clusters = append(config.Clusters, newCluster())
 		}
 	}
+	mistakes = append(mistakes, config.Notifications.checkFile()...)
 	mistakes = append(mistakes, applyEnvironment(&config, environ, others))
 	if err := errors.Join(mistakes...); err != nil {
 		return nil, err
@@ -119,6 +122,10 @@ func (c *Config) resolvePaths(dir string) {
 			cluster.Machines[host] = resolve(dir, file)
 		}
 	}
+	for i := range c.Notifications.Targets {
+		target := &c.Notifications.Targets[i]
+		paths = append(paths, &target.URLFile, &target.CAFile, &target.TokenFile, &target.PasswordFile)
+	}
 	for _, path := range paths {
 		*path = resolve(dir, *path)
 	}
@@ -151,6 +158,7 @@ func (c *Config) check() error {
 	mistakes = append(mistakes, c.Intervals.check()...)
 	mistakes = append(mistakes, c.Fleet.check()...)
 	mistakes = append(mistakes, c.Policy.Limits.check()...)
+	mistakes = append(mistakes, c.Notifications.check()...)
 	for i := range c.Clusters {
 		for _, err := range append(c.Clusters[i].check(), c.clash(i)...) {
 			mistakes = append(mistakes, fmt.Errorf("clusters[%d]: %w", i, err))

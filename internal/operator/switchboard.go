@@ -138,6 +138,13 @@ func (s *switchboard) hold(held bool) {
 	s.held = held
 }
 
+// pausedBy reports whether no change may start, and who requested that, if it is known.
+func (s *switchboard) pausedBy() (paused bool, by string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state.Paused, s.state.By
+}
+
 // paused is Paused for callers with a context.
 func (s *switchboard) paused(context.Context) (bool, error) { return s.Paused(), nil }
 

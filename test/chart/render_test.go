@@ -232,8 +232,8 @@ func TestEgress(t *testing.T) {
 		want   []string
 	}{
 		{"full", fullValues(t), []string{
-			"TCP 443 192.0.2.16/28", "TCP 443 192.0.2.80/32", "TCP 53 169.254.20.10/32", "TCP 5432 192.0.2.54/32",
-			"TCP 6443 192.0.2.1/32", "TCP 6443 2001:db8::1/128", "TCP 8006 192.0.2.16/28", "UDP 53 169.254.20.10/32",
+			"TCP 443 192.0.2.16/28", "TCP 443 192.0.2.70/31", "TCP 443 192.0.2.80/32", "TCP 53 169.254.20.10/32", "TCP 5432 192.0.2.54/32",
+			"TCP 587 192.0.2.70/31", "TCP 6443 192.0.2.1/32", "TCP 6443 2001:db8::1/128", "TCP 8006 192.0.2.16/28", "TCP 8080 192.0.2.70/31", "UDP 53 169.254.20.10/32",
 		}},
 		{"addresses", map[string]any{
 			"config": map[string]any{
@@ -249,6 +249,12 @@ func TestEgress(t *testing.T) {
 			"config":        map[string]any{"fleet": map[string]any{"configmap": nil, "git": map[string]any{"remote": "git@git.example:infra/fleet.git"}}},
 			"networkPolicy": map[string]any{"gitCIDRs": []any{"10.0.2.0/24"}},
 		}, []string{"TCP 22 10.0.2.0/24", "TCP 53 kube-dns", "UDP 53 kube-dns"}},
+		{"notifications to addresses", map[string]any{
+			"config": map[string]any{"notifications": map[string]any{"targets": []any{
+				map[string]any{"name": "a", "type": "webhook", "url": "http://10.0.3.1/hook"},
+				map[string]any{"name": "b", "type": "mail", "server": "[2001:db8::9]:465"},
+			}}},
+		}, []string{"TCP 465 2001:db8::9/128", "TCP 53 kube-dns", "TCP 80 10.0.3.1/32", "UDP 53 kube-dns"}},
 		{"nothing configured", nil, []string{"TCP 53 kube-dns", "UDP 53 kube-dns"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -314,6 +320,8 @@ func TestEgressThatCannotBeDerived(t *testing.T) {
 		}
 		return values
 	}
+	notifying := with(map[string]any{"apiServerCIDRs": known, "proxmoxCIDRs": known}, nil)
+	notifying["config"].(map[string]any)["notifications"] = map[string]any{"targets": []any{map[string]any{"name": "chat", "type": "slack", "url_file": "url"}}}
 	for want, values := range map[string]map[string]any{
 		"networkPolicy.apiServerCIDRs is empty": with(map[string]any{"proxmoxCIDRs": known}, nil),
 		"config.clusters[0] is reached by the name pve-1.example:8006, but a NetworkPolicy supports only addresses: set networkPolicy.proxmoxCIDRs": with(map[string]any{"apiServerCIDRs": known}, nil),
@@ -321,7 +329,8 @@ func TestEgressThatCannotBeDerived(t *testing.T) {
 			map[string]any{"configmap": nil, "git": map[string]any{"remote": "https://git.example/fleet.git"}}),
 		"config.fleet.backend.type is s3": with(map[string]any{"apiServerCIDRs": known, "proxmoxCIDRs": known},
 			map[string]any{"backend": map[string]any{"type": "s3"}}),
-		"networkPolicy/proxmoxCIDRs/0": with(map[string]any{"proxmoxCIDRs": []any{"pve-1.example"}}, nil),
+		"config.notifications.targets[0] (chat) is reached by a name": notifying,
+		"networkPolicy/proxmoxCIDRs/0":                                with(map[string]any{"proxmoxCIDRs": []any{"pve-1.example"}}, nil),
 	} {
 		if got := testenv.RefuseChart(t, testenv.Chart{Values: values, Underived: true}); !strings.Contains(got, want) {
 			t.Errorf("%s\nwant %q", got, want)
@@ -340,7 +349,7 @@ func TestSecretsStayOutOfConfigMaps(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, secret := range []string{"11111111-2222-3333-4444-555555555555", "66666666-7777-8888-9999-000000000000"} {
+		for _, secret := range []string{"11111111-2222-3333-4444-555555555555", "66666666-7777-8888-9999-000000000000", "hooks.slack.com", "syt_0123456789", "hunter22"} {
 			if strings.Contains(string(text), secret) {
 				t.Errorf("%s %s contains a token", object.GetKind(), object.GetName())
 			}

@@ -159,6 +159,23 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- $found = append $found (dict "what" "The fleet's repository." "port" $port "cidrs" $cidrs) -}}
 {{- end -}}
 {{- end -}}
+{{- range $i, $target := (.Values.config.notifications).targets -}}
+{{- $host := "" -}}
+{{- $port := 443 -}}
+{{- if $target.server -}}
+{{- $host = regexReplaceAll ":[0-9]+$" $target.server "" | trimPrefix "[" | trimSuffix "]" -}}
+{{- $port = int (regexFind "[0-9]+$" $target.server) -}}
+{{- else if $target.url -}}
+{{- $url := urlParse $target.url -}}
+{{- $host = regexReplaceAll ":[0-9]+$" $url.host "" | trimPrefix "[" | trimSuffix "]" -}}
+{{- $port = int (regexFind ":[0-9]+$" $url.host | trimPrefix ":" | default (get (dict "https" "443" "http" "80") $url.scheme)) -}}
+{{- end -}}
+{{- $cidrs := $policy.notificationCIDRs | default (compact (list (include "numaform.cidr" $host))) -}}
+{{- if not $cidrs -}}
+{{- fail (printf "config.notifications.targets[%d] (%s) is reached by a name, but a NetworkPolicy supports only addresses: set networkPolicy.notificationCIDRs to those of the target, or to 0.0.0.0/0 if they change; for a url_file, the port is 443" $i $target.name) -}}
+{{- end -}}
+{{- $found = append $found (dict "what" "Notifications." "port" $port "cidrs" $cidrs) -}}
+{{- end -}}
 {{- if and (include "numaform.configured" .) (not (has .Values.config.fleet.backend.type (list "kubernetes" "local"))) (not $policy.extraEgress) -}}
 {{- fail (printf "config.fleet.backend.type is %s, but its address is not in the values: set networkPolicy.extraEgress to a rule with its addresses and port" .Values.config.fleet.backend.type) -}}
 {{- end -}}

@@ -29,7 +29,7 @@ const phaseStandby = "standby"
 type inventory struct {
 	config Config
 
-	vms, waiting, pending, up, cpus, memory, floating, orphans, closed, read *prometheus.Desc
+	vms, waiting, pending, up, cpus, memory, floating, orphans, closed, read, notifications *prometheus.Desc
 }
 
 func newInventory(config Config) *inventory {
@@ -53,13 +53,15 @@ func newInventory(config Config) *inventory {
 			labelRegion, labelHost),
 		closed: describe("closed_offerings", "Offerings that are temporarily unavailable because of a failure or an evacuation; an empty label means any.",
 			labelNodePool, labelRegion, labelHost),
+		notifications: describe("notifications_total", "Attempts to send notifications, by the type of their target and their result.",
+			labelType, labelResult),
 		read: describe("proxmox_readable", "Whether every region of Proxmox could be read: 1, or 0 if the known state may be outdated."),
 	}
 }
 
 // Describe sends the descriptions of all metrics.
 func (i *inventory) Describe(out chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{i.vms, i.waiting, i.pending, i.up, i.cpus, i.memory, i.floating, i.orphans, i.closed, i.read} {
+	for _, desc := range []*prometheus.Desc{i.vms, i.waiting, i.pending, i.up, i.cpus, i.memory, i.floating, i.orphans, i.closed, i.read, i.notifications} {
 		out <- desc
 	}
 }
@@ -111,6 +113,9 @@ func (i *inventory) Collect(out chan<- prometheus.Metric) {
 	}
 	for at, count := range closed {
 		gauge(out, i.closed, float64(count), at.pool, string(at.host.Region), string(at.host.Host))
+	}
+	for attempt, count := range i.config.Notifications() {
+		out <- prometheus.MustNewConstMetric(i.notifications, prometheus.CounterValue, float64(count), attempt.Type, string(attempt.Result))
 	}
 	for host, count := range i.config.Orphans() {
 		gauge(out, i.orphans, float64(count), string(host.Region), string(host.Host))

@@ -20,6 +20,7 @@ import (
 
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/internal/audit"
+	"github.com/numaform/numaform/internal/notify"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/scheduling"
 	"github.com/numaform/numaform/state"
@@ -45,6 +46,7 @@ const (
 	labelCode      = "code"
 	labelResult    = "result"
 	labelDirection = "direction"
+	labelType      = "type"
 )
 
 // Config configures Register.
@@ -61,6 +63,9 @@ type Config struct {
 	Orphans func() map[topology.HostID]int
 	// Pending returns the number of ScalePlans that wait for a decision.
 	Pending func() map[v1alpha1.ScaleDirection]int
+	// Notifications returns the number of attempts to send notifications; nil means that none
+	// are configured.
+	Notifications func() map[notify.Attempt]int
 	// Kproximate adds kproximate's metrics under their own names, for its dashboards.
 	// Client then reads Nodes and Pods.
 	Kproximate bool
@@ -85,6 +90,9 @@ func Register(registry prometheus.Registerer, config Config) (*Observer, error) 
 	}
 	if config.Pending == nil {
 		config.Pending = func() map[v1alpha1.ScaleDirection]int { return nil }
+	}
+	if config.Notifications == nil {
+		config.Notifications = func() map[notify.Attempt]int { return nil }
 	}
 	observer := newObserver(config)
 	collectors := []prometheus.Collector{

@@ -23,6 +23,7 @@ import (
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/audit"
 	"github.com/numaform/numaform/internal/controllers/metrics"
+	"github.com/numaform/numaform/internal/notify"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/scheduling"
 	"github.com/numaform/numaform/state"
@@ -88,7 +89,10 @@ func config() metrics.Config {
 		},
 		Orphans: func() map[topology.HostID]int { return map[topology.HostID]int{pve1(): 2} },
 		Pending: func() map[v1alpha1.ScaleDirection]int { return map[v1alpha1.ScaleDirection]int{v1alpha1.ScaleDown: 3} },
-		Clock:   clocktesting.NewFakePassiveClock(now),
+		Notifications: func() map[notify.Attempt]int {
+			return map[notify.Attempt]int{{Type: notify.Slack, Result: notify.Success}: 5, {Type: notify.Mail, Result: notify.Error}: 2}
+		},
+		Clock: clocktesting.NewFakePassiveClock(now),
 	}
 }
 
