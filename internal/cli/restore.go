@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/numaform/numaform/internal/approval"
+	"github.com/numaform/numaform/internal/audit"
 	"github.com/numaform/numaform/internal/backup"
 	"github.com/numaform/numaform/internal/control"
 	"github.com/numaform/numaform/internal/operator"
@@ -143,6 +144,13 @@ func (o *restoreOptions) run(ctx context.Context, process Process, path string) 
 	if err != nil {
 		return fmt.Errorf("%w\nthe restore is incomplete: fix the problem above, then run the same command again: it continues", err)
 	}
+	id, err := to.accept(ctx, process, session.config, o.kubeconfig, !r.Empty())
+	if err != nil {
+		return err
+	}
+	if id != "" {
+		w.printf("Recorded the restore in change %s.\n", id)
+	}
 	w.printf("Restored. Run numaform plan to see what the next change does, then start the controller.\n")
 	return w.err
 }
@@ -197,6 +205,37 @@ func (r *restoring) write(ctx context.Context, w *printer) error {
 		w.printf("Wrote ConfigMap %s/%s.\n", r.namespace, name)
 	}
 	return nil
+}
+
+// accept records the restore in the history, if it wrote anything or if the history ends before
+// what numaform has signed: the history continues in another log.
+func (r *restoring) accept(ctx context.Context, process Process, settings *operator.Config, cluster operator.Kubeconfig, written bool) (id string, err error) {
+	var checkpoints [][]byte
+	for _, place := range settings.CheckpointPlaces(nil, "") {
+		list, err := place.Load(ctx)
+		if err != nil {
+			return "", err
+		}
+		checkpoints = append(checkpoints, list...)
+	}
+	found, err := r.store.Audit(ctx, checkpoints...)
+	if err != nil || found == nil {
+		return "", err
+	}
+	older := found.Rewritten != nil && found.Rewritten.Older
+	if !written && !older {
+		return "", nil
+	}
+	if older {
+		r.store.Hold(found.Rewritten)
+	}
+	config, err := settings.ScalerConfig(ctx, process.Environ, cluster, false)
+	if err != nil {
+		return "", err
+	}
+	config.Store, config.Regions, config.Actor, config.Version = r.store, settings.Regions(), actor(), process.Version
+	why := "restored from the backup of " + r.backup.Created.Format(time.RFC3339)
+	return scaler.New(*config).AcceptHistory(ctx, audit.KindAcceptRestore, why, found.Open())
 }
 
 // restoreRole is what restore requires in a cluster.

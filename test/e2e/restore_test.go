@@ -27,18 +27,18 @@ func guestsOf(stage *demo.Stage) map[int]string {
 	return guests
 }
 
-// lose deletes the fleet and the state directory, with local states and the key of the history.
-func lose(t *testing.T, stage *demo.Stage) {
+// lose deletes directories.
+func lose(t *testing.T, dirs ...string) {
 	t.Helper()
-	for _, dir := range []string{stage.Fleet(), stage.StateDir()} {
+	for _, dir := range dirs {
 		if err := os.RemoveAll(dir); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
-// TestRestoreOldBackup makes a backup, removes a VM and creates another, loses the fleet, its
-// history, the key and, if they are local, the states, and restores the backup: no VM is
+// TestRestoreOldBackup makes a backup, removes a VM and creates another, loses the fleet and its
+// history, and also the key and the states if these are local, and restores the backup: no VM is
 // created, changed or deleted, and each is in the fleet or named. Later applies finish without
 // a change of an existing VM.
 func TestRestoreOldBackup(t *testing.T) {
@@ -80,14 +80,20 @@ func TestRestoreOldBackup(t *testing.T) {
 			wantUnchanged(t, stage, guests)
 			run(t, stage, cli.ExitOK, "plan", "-f", stage.Manifests(), "--detailed-exitcode")
 
-			lose(t, stage)
+			lose(t, stage.Fleet())
+			if backend == "local" {
+				lose(t, stage.StateDir())
+			}
 			out = run(t, stage, cli.ExitOK, "restore", file)
 			for _, want := range []string{
-				"Nothing was written", gone.Name + " ", "does not exist: its file is left out", newer[0] + " ", "newer than the backup: not changed", "Key of the history: missing",
+				"Nothing was written", gone.Name + " ", "does not exist: its file is left out", newer[0] + " ", "newer than the backup: not changed",
 			} {
 				if !strings.Contains(out, want) {
 					t.Errorf("restore does not print %q:\n%s", want, out)
 				}
+			}
+			if strings.Contains(out, "Key of the history: missing") != (backend == "local") {
+				t.Errorf("restore with a key that exists, or not:\n%s", out)
 			}
 			if _, err := os.Stat(stage.Fleet()); err == nil {
 				t.Error("restore without --write wrote the fleet")
@@ -102,11 +108,16 @@ func TestRestoreOldBackup(t *testing.T) {
 			if len(restored.VMs) != len(guests)-1 || slices.ContainsFunc(restored.VMs, func(vm fleet.VM) bool { return vm.Key == gone.Key || vm.Name == newer[0] }) {
 				t.Errorf("the fleet has %d VMs of %d guests, want all but %s", len(restored.VMs), len(guests), newer[0])
 			}
-			if out := run(t, stage, cli.ExitOK, "history"); strings.Contains(out, "unverified") || !strings.Contains(out, "scale-up") {
+			if out := run(t, stage, cli.ExitOK, "history"); strings.Contains(out, "unverified") || !strings.Contains(out, "scale-up") || !strings.Contains(out, "restored from the backup of") {
 				t.Errorf("the history after the restore:\n%s", out)
 			}
+			// If the key was not lost, the history is older than what it signed, which the restore
+			// has accepted.
+			if out := run(t, stage, cli.ExitOK, "history", "verify"); strings.Contains(out, "(accepted by change") != (backend == "http") {
+				t.Errorf("verify after the restore:\n%s", out)
+			}
 			out = run(t, stage, cli.ExitOK, "restore", file, "--write")
-			if !strings.Contains(out, "the same as in the backup") && !strings.Contains(out, "0 changes") {
+			if !strings.Contains(out, "newer than the backup by 1 change") {
 				t.Errorf("a second restore printed:\n%s", out)
 			}
 
@@ -193,10 +204,7 @@ func TestRestoreRefuses(t *testing.T) {
 	edit(t, stage, "numaform.yaml", "clusterID: quickstart", "clusterID: rival")
 	run(t, stage, cli.ExitFailed, "restore", file, "--passphrase-file", phrase, "--write")
 	edit(t, stage, "numaform.yaml", "clusterID: rival", "clusterID: quickstart")
-	key := filepath.Join(stage.StateDir(), "history", "key")
-	if err := os.Remove(key); err != nil {
-		t.Fatal(err)
-	}
+	lose(t, filepath.Join(stage.StateDir(), "history")) // the next change creates another key
 	run(t, stage, cli.ExitOK, "remove", vmOf(t, stage, 2000).Name, "-f", stage.Manifests(), "--auto-approve")
 	delete(guests, 2000)
 	run(t, stage, cli.ExitFailed, "restore", file, "--passphrase-file", phrase, "--write")
