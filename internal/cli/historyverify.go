@@ -92,7 +92,7 @@ func (o *historySource) history(ctx context.Context) (entries []audit.Entry, err
 // newHistoryParts returns the subcommands of history.
 func newHistoryParts(process Process) []*cobra.Command {
 	return []*cobra.Command{
-		newHistoryVerify(process), newHistoryKey(process), newHistoryCheckpoint(process), newHistoryWitness(process),
+		newHistoryVerify(process), newHistoryKey(process), newHistoryCheckpoint(process), newHistoryWitness(process), newHistoryExport(process),
 		newHistoryAccept(process, audit.KindAccept), newHistoryAccept(process, audit.KindAcceptRestore),
 	}
 }

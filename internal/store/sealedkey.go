@@ -3,7 +3,10 @@ package store
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+
+	"github.com/numaform/numaform/internal/translog"
 )
 
 // Key returns the key of the history as the vault contains it, for a backup; nil if there is
@@ -54,4 +57,16 @@ func (s *Sealed) RestoreKey(ctx context.Context, content []byte) error {
 	}
 	_, err = s.use(content)
 	return err
+}
+
+// Signer returns the signer of this installation's log.
+func (s *Sealed) Signer(ctx context.Context) (*translog.Signer, error) {
+	keys, err := s.load(ctx)
+	if err == nil && keys == nil {
+		err = errors.New("the history has no key yet: the first change creates it")
+	}
+	if err != nil {
+		return nil, err
+	}
+	return keys.key.Signer(s.cluster)
 }
