@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -145,4 +146,41 @@ func TestHistoryVerify(t *testing.T) {
 	s.run(t, cli.ExitOK, "accepted", "accept-restore", "--config", s.config, "--reason", "from the backup of Monday")
 	s.run(t, cli.ExitOK, "(accepted by change", "verify", "--config", s.config)
 	s.run(t, cli.ExitOK, "\n2\n", "checkpoint", "--config", s.config)
+}
+
+// TestHistoryVerifyClone verifies a mirror of a repository, and explains what a clone without
+// the notes lacks.
+func TestHistoryVerifyClone(t *testing.T) {
+	t.Parallel()
+	s := newHistoryStage(t)
+	git := func(args ...string) {
+		t.Helper()
+		command := exec.CommandContext(t.Context(), "git", args...)
+		command.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + s.dir, "GIT_CONFIG_NOSYSTEM=1"}
+		if out, err := command.CombinedOutput(); err != nil {
+			t.Fatalf("git %s: %v\n%s", strings.Join(args, " "), err, out)
+		}
+	}
+	remote, mirror, clone := s.path("remote.git"), s.path("mirror.git"), s.path("clone")
+	git("init", "--quiet", "--bare", "--initial-branch=main", remote)
+	repository, err := store.NewGit(store.GitConfig{Clone: s.path("state", "git"), Remote: remote, Subdir: "clusters/prod"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.store = store.NewSealed(repository, store.FileVault(s.path("state", "history", "key")), "prod")
+	s.add(t)
+	s.add(t)
+	key, err := s.store.PublicKey(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	git("clone", "--quiet", "--mirror", remote, mirror)
+	git("clone", "--quiet", remote, clone)
+	verify := func(from string) []string {
+		return []string{"verify", "--from", from, "--subdir", "clusters/prod", "--key", key.String()}
+	}
+	s.run(t, cli.ExitOK, "complete up to 4 records", verify(mirror)...)
+	s.run(t, cli.ExitFailed, "refs/notes/numaform:refs/notes/numaform", verify(clone)...)
+	git("-C", clone, "fetch", "--quiet", "origin", "refs/notes/numaform:refs/notes/numaform")
+	s.run(t, cli.ExitOK, "complete up to 4 records", verify(clone)...)
 }

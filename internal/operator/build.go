@@ -291,22 +291,24 @@ func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, err
 	list = append(list, collector.Controllers()...)
 	list = append(list, provisioner, approvals)
 	list = append(list, b.reviewers(approvals, fleetScaler)...)
-	history := &historyWatch{
-		accept: fleetScaler.AcceptHistory, hold: b.control.hold, observe: observer.History,
-		recorder: b.recorder, self: b.self(), clock: b.clock, every: b.settings.DriftEvery,
-	}
+	history := b.historyWatch(config.Store, fleetScaler, observer)
 	list = append(list, b.ours(seeder, writer, approvals, provisioner, history)...)
 
 	runs := []manager.RunnableFunc{writer.Run}
 	if b.settings.DriftEvery > 0 {
-		if sealed, ok := config.Store.(*store.Sealed); ok {
-			history.store = sealed
-			history.places = b.config.CheckpointPlaces(b.kube, b.settings.Namespace)
-			runs = append(runs, history.run)
-		}
+		runs = append(runs, history.run)
 		runs = append(runs, (&driftWatch{builder: b, scaler: fleetScaler, observer: observer}).run)
 	}
 	return b.assemble(ctx, writer, list, runs...)
+}
+
+// historyWatch returns the watch of the history of a store.
+func (b *builder) historyWatch(kept store.Store, fleetScaler *scaler.Scaler, observer *metrics.Observer) *historyWatch {
+	sealed, _ := kept.(*store.Sealed)
+	return &historyWatch{
+		store: sealed, places: b.config.CheckpointPlaces(b.kube, b.settings.Namespace), accept: fleetScaler.AcceptHistory, hold: b.control.hold,
+		observe: observer.History, recorder: b.recorder, self: b.self(), clock: b.clock, every: b.settings.DriftEvery,
+	}
 }
 
 // ours returns numaform's controllers for classes, NodePools, seeds, joins and

@@ -64,6 +64,9 @@ type historyWatch struct {
 
 // run verifies the history at the start and then every interval, until ctx ends.
 func (h *historyWatch) run(ctx context.Context) error {
+	if h.store == nil {
+		return nil // the store has no key
+	}
 	for {
 		if err := h.check(ctx); err != nil && ctx.Err() == nil {
 			log.FromContext(ctx).Error(err, "could not verify the history")

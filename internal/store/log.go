@@ -351,6 +351,9 @@ func (s *Sealed) Audit(ctx context.Context, checkpoints ...[]byte) (*Audit, erro
 // Verify is like Audit, with the keys of other installations as further evidence.
 func (s *Sealed) Verify(ctx context.Context, evidence audit.Evidence) (*Audit, error) {
 	keys, err := s.load(ctx)
+	if errors.Is(err, errKeyHidden) && len(evidence.Keys) > 0 {
+		return s.verifyWithoutKey(ctx, evidence)
+	}
 	if err != nil || keys == nil {
 		return nil, err
 	}
@@ -390,26 +393,38 @@ func (s *Sealed) Verify(ctx context.Context, evidence audit.Evidence) (*Audit, e
 			found.Continued = list[i].Change.Time
 		}
 	}
-	rewritten := slices.DeleteFunc(found.Open(), func(f audit.Finding) bool { return !f.Fault.Rewritten() })
-	if len(rewritten) > 0 {
-		found.Rewritten = &RewrittenError{Findings: rewritten}
-		if mine == nil {
-			found.Rewritten.Older = true
-		} else if broken := mine.compare(list); broken != nil {
-			found.Rewritten.Older = broken.Older
-		} else {
-			// The history ends where the vault says, but before a checkpoint of this log in another
-			// place: both were restored.
-			found.Rewritten.Older = slices.ContainsFunc(rewritten, func(f audit.Finding) bool {
-				return f.Fault == audit.FaultCut && f.Log == signer.Key().Origin(mine.head.ID)
-			})
-		}
+	if rewritten := slices.DeleteFunc(found.Open(), func(f audit.Finding) bool { return !f.Fault.Rewritten() }); len(rewritten) > 0 {
+		found.Rewritten = &RewrittenError{Findings: rewritten, Older: mine.older(list, rewritten)}
 		return found, nil
 	}
 	if mine != nil && mine.compare(list) == nil && len(mine.head.Pending) == 0 {
 		return found, s.confirm(ctx, content, mine.head)
 	}
 	return found, nil
+}
+
+// verifyWithoutKey verifies what the store has with the given public keys.
+func (s *Sealed) verifyWithoutKey(ctx context.Context, evidence audit.Evidence) (*Audit, error) {
+	list, err := s.Store.History(ctx, time.Time{})
+	if err != nil {
+		return nil, err
+	}
+	return &Audit{Report: audit.Verify(list, evidence), Key: evidence.Keys[0]}, nil
+}
+
+// older reports whether a history that was rewritten may be older than the log: its newest
+// change is missing, or the vault was restored as well, so that only a checkpoint in another
+// place shows it. l is nil if the vault has no head.
+func (l *historyLog) older(list []audit.Entry, rewritten []audit.Finding) bool {
+	if l == nil {
+		return true
+	}
+	if broken := l.compare(list); broken != nil {
+		return broken.Older
+	}
+	return slices.ContainsFunc(rewritten, func(f audit.Finding) bool {
+		return f.Fault == audit.FaultCut && f.Log == l.signer.Key().Origin(l.head.ID)
+	})
 }
 
 // confirm stores that all records until the head are written, so that their loss is not taken

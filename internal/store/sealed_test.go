@@ -24,6 +24,7 @@ import (
 
 	"github.com/numaform/numaform/internal/audit"
 	"github.com/numaform/numaform/internal/store"
+	"github.com/numaform/numaform/internal/translog"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -331,12 +332,19 @@ func TestKeySecret(t *testing.T) {
 	if err != nil || string(content) != string(secret.Data["key"]) {
 		t.Errorf("%s, %v, want the key that exists", content, err)
 	}
+	public, err := again.PublicKey(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
 	// Without permission to read the key, the history is readable, and writes fail.
 	client.PrependReactor("get", "secrets", func(k8stesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "fleet-history", errors.New("no"))
 	})
 	viewer := store.NewSealed(store.NewDirectory(dir), vault, "prod")
 	wantVerified(t, viewer, time.Time{}, verified{changed(0).ID, false, false})
+	if found, err := viewer.Verify(t.Context(), audit.Evidence{Keys: []*translog.Key{public}}); err != nil || len(found.Findings) > 0 || found.Logs[0].Size != 1 {
+		t.Errorf("the public key alone: %+v, %v", found, err)
+	}
 	_, base := readFrom(t, viewer)
 	if err := viewer.Begin(t.Context(), base, desired(), changed(1)); err == nil || !strings.Contains(err.Error(), "grant this user read access") {
 		t.Errorf("without the right: %v", err)

@@ -86,8 +86,8 @@ func (w *Witness) Cosign(signed []byte, at time.Time) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	seconds := at.Unix()
-	signature := binary.BigEndian.AppendUint64(nil, uint64(seconds))
+	seconds := max(0, at.Unix())
+	signature := binary.BigEndian.AppendUint64(nil, uint64(seconds)) //nolint:gosec // it is not negative
 	signature = append(signature, ed25519.Sign(w.private, cosigned(c, seconds))...)
 	return append(signed[:len(signed):len(signed)], signatureLine(w.name, algorithmCosignature, w.public(), signature)...), nil
 }
@@ -131,7 +131,7 @@ func (k *WitnessKey) Cosigned(signed []byte) (time.Time, error) {
 			binary.BigEndian.Uint32(content) != keyHash(k.name, algorithmCosignature, k.public) {
 			continue
 		}
-		seconds := int64(binary.BigEndian.Uint64(content[hashSize:]))
+		seconds := int64(binary.BigEndian.Uint64(content[hashSize:])) //nolint:gosec // a negative one is refused below
 		if seconds >= 0 && ed25519.Verify(k.public, cosigned(c, seconds), content[hashSize+timestampSize:]) {
 			return time.Unix(seconds, 0).UTC(), nil
 		}
