@@ -1,6 +1,8 @@
 package bench_test
 
 import (
+	"context"
+	"fmt"
 	"os/exec"
 	"path/filepath"
 	"syscall"
@@ -16,6 +18,10 @@ import (
 // maxControl is the maximum total CPU time of guard, audit and git, relative to a plan.
 const maxControl = 0.10
 
+// maxLog is the maximum CPU time of sealing the two records of a change into the log of the
+// history, relative to a plan.
+const maxLog = 0.03
+
 // BenchmarkChangeControl compares the CPU time for evaluating, recording and committing a
 // change with the CPU time of the engine and the provider for the plan of this change. The
 // change adds one VM to a host with 20.
@@ -25,9 +31,9 @@ func BenchmarkChangeControl(b *testing.B) {
 	f.undo(b)
 	change := f.propose(b, f.read(b), 1, f.last())
 	rules := guard.DefaultRules()
-	var planning, judging, keeping time.Duration
+	var planning, judging, keeping, logging time.Duration
 	for b.Loop() {
-		planning, judging, keeping = time.Hour, time.Hour, time.Hour
+		planning, judging, keeping, logging = time.Hour, time.Hour, time.Hour, time.Hour
 		for range repetitions {
 			before := children(b)
 			plans, err := f.scaler.Plan(b.Context(), change)
@@ -49,17 +55,56 @@ func BenchmarkChangeControl(b *testing.B) {
 				Hosts: []audit.HostPlan{{Host: plan.Host, Create: plan.Intent.Create, Verdict: verdict, PlanSHA256: plan.Plan.SHA256}},
 			}
 			keeping = min(keeping, commit(b, change.BeforeFiles, change.AfterFiles, record))
+			logging = min(logging, seal(b, record))
 		}
 	}
 	part := (judging + keeping).Seconds() / planning.Seconds()
 	b.ReportMetric(planning.Seconds()*1000, "plan-cpu-ms")
 	b.ReportMetric(judging.Seconds()*1000, "guard-cpu-ms")
 	b.ReportMetric(keeping.Seconds()*1000, "audit+git-cpu-ms")
+	b.ReportMetric(logging.Seconds()*1000, "log-cpu-ms")
 	b.ReportMetric(part*100, "%-of-plan")
+	b.ReportMetric(logging.Seconds()/planning.Seconds()*100, "log-%-of-plan")
 	b.ReportMetric(0, "ns/op")
 	if part > maxControl {
 		b.Errorf("guard, audit and git take %.1f %% of a plan's CPU, want at most %.0f %%", part*100, maxControl*100)
 	}
+	if logging > time.Duration(maxLog*float64(planning)) {
+		b.Errorf("the log takes %v of a plan's %v, want at most %.0f %%", logging, planning, maxLog*100)
+	}
+}
+
+// nowhere is a store that keeps nothing, so that what remains is the cost of the seal.
+type nowhere struct{ store.Store }
+
+func (nowhere) Begin(context.Context, store.Revision, generator.Files, audit.Change) error {
+	return nil
+}
+
+func (nowhere) End(context.Context, audit.Outcome) error { return nil }
+
+func (nowhere) History(context.Context, time.Time) ([]audit.Entry, error) { return nil, nil }
+
+// seal returns the CPU time to seal a change and its outcome: the MACs, the signatures and the
+// writes of the head.
+func seal(b *testing.B, record audit.Change) time.Duration {
+	b.Helper()
+	sealed := store.NewSealed(nowhere{}, store.FileVault(filepath.Join(b.TempDir(), "key")), record.ClusterID)
+	const changes = 100
+	var started time.Duration
+	for i := range changes + 1 { // the first one creates the key
+		if i == 1 {
+			started = own(b)
+		}
+		record.ID = fmt.Sprintf("20261121T134501Z-%08d", i)
+		if err := sealed.Begin(b.Context(), "", nil, record); err != nil {
+			b.Fatal(err)
+		}
+		if err := sealed.End(b.Context(), audit.Outcome{ID: record.ID, Time: record.Time}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	return (own(b) - started) / changes
 }
 
 // commit returns the CPU time to fetch, commit and push a change and its outcome, including
