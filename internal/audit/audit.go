@@ -124,12 +124,34 @@ type LogStart struct {
 	Continues []string `json:"continues,omitempty"`
 }
 
-// Approval is the approval of a whole change, at the prompt of a command or with --approve.
+// Approval is the approval of a whole change by a command, or of the plan of one host by a
+// ScalePlan.
 type Approval struct {
-	// By is the user who approved the change, as user@host.
+	// By is the user who approved the change: user@host for a command, and for a ScalePlan
+	// the user of the API server.
 	By string `json:"by"`
-	// Digest identifies the effect of the change on all hosts, as the user saw it.
+	// Digest identifies the effect of the change, as the user saw it: on all hosts, or the
+	// planHash of the ScalePlan.
 	Digest string `json:"digest"`
+	// ScalePlan is the name of the ScalePlan, or empty for a command.
+	ScalePlan string `json:"scale_plan,omitempty"`
+	// Statement is the text that was signed, and Signatures are its signatures; empty if
+	// nobody signed.
+	Statement  string      `json:"statement,omitempty"`
+	Signatures []Signature `json:"signatures,omitempty"`
+	// BreakGlass is the reason of an emergency approval, which does without the required
+	// signatures and does not wait for the end of a freeze window.
+	BreakGlass string `json:"break_glass,omitempty"`
+}
+
+// Signature is an SSH signature of an approval's statement.
+type Signature struct {
+	// Signer is the name of the key's owner in the file of allowed signers, and Key the
+	// key's fingerprint.
+	Signer string `json:"signer"`
+	Key    string `json:"key"`
+	// Signature is the signature as ssh-keygen -Y sign writes it.
+	Signature string `json:"signature"`
 }
 
 // HostPlan is the plan for one host, with its verdict and approver.
@@ -146,6 +168,8 @@ type HostPlan struct {
 	Verdict    guard.Verdict  `json:"verdict"`
 	// Approver is who approved the plan, or empty if the guard allowed it.
 	Approver string `json:"approver,omitempty"`
+	// Approval is set if a ScalePlan approved the plan.
+	Approval *Approval `json:"approval,omitempty"`
 	// Error is the reason why the host was not planned.
 	Error string `json:"error,omitempty"`
 }

@@ -195,6 +195,9 @@ func change(ctx context.Context, process Process, o *options, decide decider) (*
 	if o.dryRun {
 		return dryRun(ctx, process, o, decide)
 	}
+	if o.signing.out != "" {
+		return nil, usageError{errors.New("--statement works only with --dry-run: add it, have the text signed, then run the command with --signature")}
+	}
 	if err := finishReviewed(ctx, process, o); err != nil {
 		return nil, err
 	}
@@ -265,7 +268,10 @@ func dryRun(ctx context.Context, process Process, o *options, decide decider) (*
 		return nil, err
 	}
 	fmt.Fprintln(process.Stderr, "Dry run: nothing was changed.")
-	return p, failure
+	if failure != nil {
+		return p, failure
+	}
+	return p, p.writeStatement(ctx, process, o)
 }
 
 // printNext prints the command that follows a change or, after a dry run, the command that
@@ -401,23 +407,37 @@ func (p *proposal) asks(process Process, o *options) bool {
 
 // confirm returns the approver, or "" if --auto-approve is enough. Unless --approve or
 // --auto-approve is enough, it prints a summary and asks the user, and fails without a
-// terminal.
+// terminal. It fails in a freeze window, and without signatures that the approval needs.
 func (p *proposal) confirm(ctx context.Context, process Process, o *options) (string, error) {
 	plans := p.plans
 	needed := needsApproval(plans)
-	if o.approve != "" {
-		if got := digest(plans); got != o.approve {
-			return "", fmt.Errorf("--approve %s: the change now has the digest %s; nothing was changed: review the new change, then approve its digest", o.approve, got)
+	shown := digest(plans)
+	if err := p.frozen(o); err != nil {
+		return "", err
+	}
+	approved := func(how string) (string, error) {
+		approval, err := p.signed(ctx, process, o, shown)
+		if err != nil {
+			return "", err
 		}
-		p.change.Digest = o.approve
-		return actor() + " by digest", nil
+		p.change.Approval = approval
+		return approver(how, approval), nil
+	}
+	if o.approve != "" {
+		if shown != o.approve {
+			return "", fmt.Errorf("--approve %s: the change now has the digest %s; nothing was changed: review the new change, then approve its digest", o.approve, shown)
+		}
+		return approved(" by digest")
 	}
 	if o.autoApprove && !needed {
+		if o.signing.signs() || o.signing.breakGlass != "" {
+			return approved("")
+		}
 		return "", nil
 	}
 	if !atTerminal(process) && needed {
 		return "", fmt.Errorf("the change requires approval, but stdin is not a terminal; nothing was changed: "+
-			"run the command in a terminal, or add --approve %s", digest(plans))
+			"run the command in a terminal, or add --approve %s", shown)
 	}
 	if !atTerminal(process) {
 		return "", errors.New("the change requires confirmation, but stdin is not a terminal; nothing was changed: " +
@@ -425,7 +445,6 @@ func (p *proposal) confirm(ctx context.Context, process Process, o *options) (st
 	}
 	r := p.report()
 	w := &printer{Terminal: process.terminal(process.Stderr), w: process.Stderr}
-	shown := digest(plans)
 	if w.summary(r.summary(shown)); w.err != nil {
 		return "", w.err
 	}
@@ -436,6 +455,5 @@ func (p *proposal) confirm(ctx context.Context, process Process, o *options) (st
 	if !yes {
 		return "", errors.New("the change was not approved; Proxmox was not changed")
 	}
-	p.change.Digest = shown
-	return actor(), nil
+	return approved("")
 }

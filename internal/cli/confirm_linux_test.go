@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/numaform/numaform/internal/operator"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/state"
 	"github.com/numaform/numaform/state/guard"
@@ -36,10 +37,14 @@ func TestConfirmedDigest(t *testing.T) {
 	} {
 		fmt.Fprint(keyboard, test.typed)
 		var out bytes.Buffer
-		p := &proposal{change: &scaler.Change{Snapshot: &topology.Snapshot{}}, plans: plans}
+		p := &proposal{session: &session{config: &operator.Config{}}, change: &scaler.Change{Snapshot: &topology.Snapshot{}}, plans: plans}
 		approver, err := p.confirm(t.Context(), Process{Stdin: terminal, Stderr: &out, asking: new(atomic.Bool)}, &test.options)
-		if approver != test.approver || p.change.Digest != test.digest || (err == nil) != (test.digest != "") {
-			t.Errorf("%s: approver %q, digest %q, %v", test.name, approver, p.change.Digest, err)
+		digest := ""
+		if p.change.Approval != nil {
+			digest = p.change.Approval.Digest
+		}
+		if approver != test.approver || digest != test.digest || (err == nil) != (test.digest != "") {
+			t.Errorf("%s: approver %q, digest %q, %v", test.name, approver, digest, err)
 		}
 	}
 }

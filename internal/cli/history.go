@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -68,6 +69,11 @@ func newHistory(process Process) *cobra.Command {
 			}
 			w := newPrinter(process)
 			w.history(entries, len(args) > 0)
+			if len(args) > 0 {
+				if err := w.approvals(config, entries); err != nil {
+					return err
+				}
+			}
 			return w.err
 		},
 	}
@@ -178,6 +184,34 @@ func by(change *audit.Change) string {
 	return change.Actor + ", approved by " + strings.Join(approvers, ", ")
 }
 
+// approvals verifies the signatures of the changes again, and prints the results.
+func (w *printer) approvals(config *operator.Config, entries []audit.Entry) error {
+	policy, unreadable := config.Signatures()
+	shown, invalid := false, 0
+	for i := range entries {
+		change := &entries[i].Change
+		for _, approval := range change.Approvals() {
+			for j, err := range approval.Check(&policy, config.ClusterID, change.Time) {
+				if !shown {
+					w.heading("Signatures")
+				}
+				shown = true
+				result := "valid"
+				if err != nil {
+					invalid++
+					result = "INVALID: " + err.Error()
+				}
+				signature := &approval.Signatures[j]
+				w.printf("  %s: %s with key %s: %s\n", change.ID, signature.Signer, signature.Key, result)
+			}
+		}
+	}
+	if invalid > 0 {
+		return errors.Join(fmt.Errorf("signatures of approvals that are invalid with the current configuration: %d", invalid), unreadable)
+	}
+	return nil
+}
+
 // entry prints all details of a change.
 func (w *printer) entry(entry *audit.Entry) {
 	change := &entry.Change
@@ -187,8 +221,11 @@ func (w *printer) entry(entry *audit.Entry) {
 	if entry.Unreadable != "" {
 		w.printf("  problem  %s\n", entry.Unreadable)
 	}
-	if approval := change.Approval; approval != nil {
+	for _, approval := range change.Approvals() {
 		w.printf("  approval %s, digest %s\n", approval.By, approval.Digest)
+		if approval.BreakGlass != "" {
+			w.printf("           BREAK-GLASS: %s\n", approval.BreakGlass)
+		}
 	}
 	if change.Undoes != "" {
 		w.printf("  undoes   %s\n", change.Undoes)

@@ -60,6 +60,9 @@ func newPlan(process Process) *cobra.Command {
 			if failure != nil {
 				return failure
 			}
+			if err := p.writeStatement(ctx, process, &o); err != nil {
+				return err
+			}
 			if o.output == "text" {
 				w := newPrinter(process)
 				r := p.report()
@@ -76,6 +79,7 @@ func newPlan(process Process) *cobra.Command {
 	flags := command.Flags()
 	o.register(flags)
 	o.registerReport(flags)
+	o.signing.registerOut(flags)
 	flags.StringVar(&o.out, "out", "", "directory to write the fleet's files to; empty writes nothing")
 	flags.BoolVar(&o.noEngine, "no-engine", false, "render the fleet's files only, without running OpenTofu or Terraform")
 	flags.BoolVar(&detailed, "detailed-exitcode", false, "exit with 0 if there are no changes, 1 on an error, 2 if there are changes")

@@ -39,6 +39,7 @@ type options struct {
 	dryRun      bool
 	autoApprove bool
 	approve     string
+	signing     signing
 	// clusterless allows a command to run without manifests and without a cluster.
 	clusterless bool
 	// smoke allows manifests together with a kubeconfig: a smoke test reads its own pod from
@@ -66,6 +67,7 @@ func (o *options) registerChange(flags *pflag.FlagSet) {
 	o.register(flags)
 	flags.BoolVar(&o.autoApprove, "auto-approve", false, "apply without confirmation, unless the guard denies the change or requires approval")
 	flags.StringVar(&o.approve, "approve", "", "approve the change with this digest, as printed by plan, if the guard requires approval")
+	o.signing.register(flags)
 	flags.BoolVar(&o.dryRun, "dry-run", false, "plan, check and show the change without applying it")
 	// checkLive rejects the flag with an explanation; hide it from help.
 	flags.Lookup("snapshot").Hidden = true
@@ -78,7 +80,7 @@ func (o *options) check() error {
 	if o.quiet && (o.verbose || o.diff) {
 		return usageError{errors.New("--quiet excludes --verbose and --diff: remove one of the flags")}
 	}
-	return nil
+	return o.signing.check()
 }
 
 // checkLive refuses a recorded snapshot, because a change requires the live state.

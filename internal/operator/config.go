@@ -37,7 +37,9 @@ type Config struct {
 	Fleet   Fleet   `yaml:"fleet"`
 	History History `yaml:"history"`
 	Policy  Policy  `yaml:"policy"`
-	Join    Join    `yaml:"join"`
+	// Approval configures whose signatures approvals need, and freeze windows.
+	Approval Approval `yaml:"approval"`
+	Join     Join     `yaml:"join"`
 
 	Notifications Notifications `yaml:"notifications"`
 }

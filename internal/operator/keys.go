@@ -11,6 +11,7 @@ import (
 	"github.com/agext/levenshtein"
 
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/freeze"
 )
 
 // Key is a key of numaform.yaml that has a value and no keys below it.
@@ -30,6 +31,7 @@ func Keys() []Key {
 	one := Config{
 		Clusters:      []Cluster{{AddressPools: make([]AddressPool, 1)}},
 		Notifications: Notifications{Targets: make([]NotificationTarget, 1)},
+		Approval:      Approval{Require: make([]Signatures, 1), Freeze: make([]freeze.Config, 1)},
 	}
 	walkKeys(reflect.ValueOf(one), "", func(path string, value reflect.Value) {
 		keys = append(keys, Key{

@@ -51,7 +51,7 @@ func TestEveryVariableWorks(t *testing.T) {
 		}
 		name := strings.ReplaceAll(key.Variable, "_N_", "_0_")
 		_, _, err := load(t, minimal+"  address_pools: [{name: a, subnet: 10.0.0.0/24}]\n"+
-			"notifications: {targets: [{name: a, type: webhook, url: 'http://h'}]}\n", name+"="+value)
+			"notifications: {targets: [{name: a, type: webhook, url: 'http://h'}]}\napproval: {require: [{}], freeze: [{}]}\n", name+"="+value)
 		if err != nil && strings.Contains(err.Error(), "environment variable") {
 			t.Errorf("%s=%s: %v", name, value, err)
 		}

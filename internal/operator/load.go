@@ -102,7 +102,7 @@ func otherFile(text []byte) string {
 
 // resolvePaths resolves the configuration's file names relative to dir.
 func (c *Config) resolvePaths(dir string) {
-	paths := []*string{&c.TopologyFile, &c.InstanceTypesFile, &c.StateDir, &c.History.KeyFile, &c.History.CheckpointDir, &c.Fleet.Dir, &c.Fleet.Git.SSHKeyFile, &c.Engine.PluginDir, &c.Join.CAFile}
+	paths := []*string{&c.TopologyFile, &c.InstanceTypesFile, &c.StateDir, &c.History.KeyFile, &c.History.CheckpointDir, &c.Fleet.Dir, &c.Fleet.Git.SSHKeyFile, &c.Engine.PluginDir, &c.Join.CAFile, &c.Approval.AllowedSignersFile}
 	for i := range c.Policy.Files {
 		paths = append(paths, &c.Policy.Files[i])
 	}
@@ -159,6 +159,7 @@ func (c *Config) check() error {
 	mistakes = append(mistakes, c.Fleet.check()...)
 	mistakes = append(mistakes, c.Policy.Limits.check()...)
 	mistakes = append(mistakes, c.Notifications.check()...)
+	mistakes = append(mistakes, c.Approval.check()...)
 	for i := range c.Clusters {
 		for _, err := range append(c.Clusters[i].check(), c.clash(i)...) {
 			mistakes = append(mistakes, fmt.Errorf("clusters[%d]: %w", i, err))

@@ -129,9 +129,9 @@ func (s *Scaler) finishRemovals(ctx context.Context, change *Change, approve App
 	}
 	removal.Why = "finish removing " + names(removal.Removed)
 	_, err = s.apply(ctx, removal, func(plans []RootPlan) (string, error) {
-		change.Digest = "" // approve sets it again
+		change.Approval = nil // approve sets it again
 		approver, err := approve(plans)
-		removal.Digest = change.Digest
+		removal.Approval = change.Approval
 		return approver, err
 	})
 	return err

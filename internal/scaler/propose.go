@@ -60,8 +60,8 @@ type Change struct {
 	Kind   audit.Kind
 	Why    string
 	Undoes string
-	// Digest is the digest that a user approved, for the history. Approve may set it.
-	Digest string
+	// Approval is the approval of the whole change, for the history. Approve may set it.
+	Approval *audit.Approval
 
 	// from is the reading on which the change is based.
 	from *reading

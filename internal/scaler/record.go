@@ -50,8 +50,10 @@ func (s *Scaler) record(change *Change, plans []RootPlan, approver string) audit
 		Outside: slices.Clone(change.outside), Open: change.opens(id, plans),
 		Rotations: rotations{},
 	}
-	if change.Digest != "" {
-		record.Approval = &audit.Approval{By: approver, Digest: change.Digest}
+	if change.Approval != nil {
+		approval := *change.Approval
+		approval.By = approver
+		record.Approval = &approval
 	}
 	maps.Copy(record.Rotations, change.rotations)
 	for i := range plans {

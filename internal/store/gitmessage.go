@@ -66,6 +66,14 @@ func message(change *audit.Change) string {
 		}
 		trailer("Approved-Digest", approval.Digest)
 	}
+	for _, approval := range change.Approvals() {
+		for _, signature := range approval.Signatures {
+			trailer("Signed-By", signature.Signer+" "+signature.Key)
+		}
+		if approval.BreakGlass != "" {
+			trailer("Break-Glass", approval.BreakGlass)
+		}
+	}
 	for _, approver := range approvers {
 		trailer("Approver", approver)
 	}
