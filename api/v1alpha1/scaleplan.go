@@ -48,11 +48,12 @@ type ScalePlanList struct {
 }
 
 // ScalePlanSpec is the change that numaform proposes, and the decision about it. Only
-// approve, approvedBy, reject and rejectedBy may change, once each.
+// approve, approvedBy, breakGlass, reject and rejectedBy may change, once each, and
+// signatures may be added.
 //
-// +kubebuilder:validation:XValidation:rule="self.direction == oldSelf.direction && self.nodePools == oldSelf.nodePools && self.requestedBy == oldSelf.requestedBy && self.summary == oldSelf.summary && self.planHash == oldSelf.planHash && self.shards == oldSelf.shards && self.verdict == oldSelf.verdict && self.expiresAt == oldSelf.expiresAt",message="only approve, approvedBy, reject and rejectedBy may change"
-// +kubebuilder:validation:XValidation:rule="has(self.why) == has(oldSelf.why) && (!has(self.why) || self.why == oldSelf.why) && has(self.cost) == has(oldSelf.cost) && (!has(self.cost) || self.cost == oldSelf.cost) && has(self.vms) == has(oldSelf.vms) && (!has(self.vms) || self.vms == oldSelf.vms) && has(self.reasons) == has(oldSelf.reasons) && (!has(self.reasons) || self.reasons == oldSelf.reasons)",message="only approve, approvedBy, reject and rejectedBy may change"
-// +kubebuilder:validation:XValidation:rule="has(self.diff) == has(oldSelf.diff) && (!has(self.diff) || self.diff == oldSelf.diff) && has(self.diffSHA256) == has(oldSelf.diffSHA256) && (!has(self.diffSHA256) || self.diffSHA256 == oldSelf.diffSHA256)",message="only approve, approvedBy, reject and rejectedBy may change"
+// +kubebuilder:validation:XValidation:rule="self.direction == oldSelf.direction && self.nodePools == oldSelf.nodePools && self.requestedBy == oldSelf.requestedBy && self.summary == oldSelf.summary && self.planHash == oldSelf.planHash && self.shards == oldSelf.shards && self.verdict == oldSelf.verdict && self.expiresAt == oldSelf.expiresAt && has(self.clusterID) == has(oldSelf.clusterID) && (!has(self.clusterID) || self.clusterID == oldSelf.clusterID)",message="only approve, approvedBy, signatures, breakGlass, reject and rejectedBy may change"
+// +kubebuilder:validation:XValidation:rule="has(self.why) == has(oldSelf.why) && (!has(self.why) || self.why == oldSelf.why) && has(self.cost) == has(oldSelf.cost) && (!has(self.cost) || self.cost == oldSelf.cost) && has(self.vms) == has(oldSelf.vms) && (!has(self.vms) || self.vms == oldSelf.vms) && has(self.reasons) == has(oldSelf.reasons) && (!has(self.reasons) || self.reasons == oldSelf.reasons)",message="only approve, approvedBy, signatures, breakGlass, reject and rejectedBy may change"
+// +kubebuilder:validation:XValidation:rule="has(self.diff) == has(oldSelf.diff) && (!has(self.diff) || self.diff == oldSelf.diff) && has(self.diffSHA256) == has(oldSelf.diffSHA256) && (!has(self.diffSHA256) || self.diffSHA256 == oldSelf.diffSHA256)",message="only approve, approvedBy, signatures, breakGlass, reject and rejectedBy may change"
 // +kubebuilder:validation:XValidation:rule="!has(self.approve) || self.approve == self.planHash",message="must be the whole spec.planHash: review the diff, then copy all 64 characters",fieldPath=".approve"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.approve) || has(self.approve)",message="an approval cannot be revoked: it may already be in use; to stop everything, use numaform pause",fieldPath=".approve"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.reject) || (has(self.reject) && self.reject == oldSelf.reject)",message="a rejection cannot be revoked: numaform proposes again what is still needed",fieldPath=".reject"
@@ -61,7 +62,15 @@ type ScalePlanList struct {
 // +kubebuilder:validation:XValidation:rule="has(self.reject) == has(self.rejectedBy)",message="must be set together with reject, to your own user name",fieldPath=".rejectedBy"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.approvedBy) || (has(self.approvedBy) && self.approvedBy == oldSelf.approvedBy)",message="the user who approved cannot be changed",fieldPath=".approvedBy"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.rejectedBy) || (has(self.rejectedBy) && self.rejectedBy == oldSelf.rejectedBy)",message="the user who rejected cannot be changed",fieldPath=".rejectedBy"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.signatures) || (has(self.signatures) && oldSelf.signatures.all(s, s in self.signatures))",message="a signature cannot be changed or removed: add another one",fieldPath=".signatures"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.breakGlass) || (has(self.breakGlass) && self.breakGlass == oldSelf.breakGlass)",message="a break-glass approval cannot be changed or revoked: it may already be in use",fieldPath=".breakGlass"
+// +kubebuilder:validation:XValidation:rule="has(self.approve) || (!has(self.signatures) && !has(self.breakGlass))",message="must be set, because signatures or breakGlass are part of an approval",fieldPath=".approve"
 type ScalePlanSpec struct {
+	// ClusterID is the cluster ID in numaform.yaml, which signatures of the approval cover.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	ClusterID string `json:"clusterID,omitempty"`
+
 	// Direction is Up if nodes are created, woken or changed in place, and Down if nodes are
 	// removed.
 	Direction ScaleDirection `json:"direction"`
@@ -149,6 +158,18 @@ type ScalePlanSpec struct {
 	// +kubebuilder:validation:MaxLength=256
 	ApprovedBy string `json:"approvedBy,omitempty"`
 
+	// Signatures are SSH signatures of the approval, if the approvers sign it. They can only
+	// be added. Which signatures are necessary is part of numaform's configuration.
+	// +optional
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=atomic
+	Signatures []ScalePlanSignature `json:"signatures,omitempty"`
+
+	// BreakGlass makes the approval an emergency approval, which does without the required
+	// signatures and does not wait for the end of a freeze window.
+	// +optional
+	BreakGlass *ScalePlanBreakGlass `json:"breakGlass,omitempty"`
+
 	// Reject rejects the plan. Its value is the reason.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
@@ -160,6 +181,36 @@ type ScalePlanSpec struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	RejectedBy string `json:"rejectedBy,omitempty"`
+}
+
+// ScalePlanSignature is an SSH signature of an approval.
+type ScalePlanSignature struct {
+	// User is the name of the user who adds the signature, who need not be the signer.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=256
+	User string `json:"user"`
+
+	// Signature is the signature by ssh-keygen -Y sign -n numaform-plan-v1 of the text that
+	// numaform approve --statement writes.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=12288
+	Signature string `json:"signature"`
+}
+
+// ScalePlanBreakGlass is the reason and the end of an emergency approval.
+type ScalePlanBreakGlass struct {
+	// User is the name of the user who requests the emergency approval.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=256
+	User string `json:"user"`
+
+	// Reason is the reason for the emergency approval.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=1024
+	Reason string `json:"reason"`
+
+	// Until is the time after which the change can no longer begin.
+	Until metav1.Time `json:"until"`
 }
 
 // ScaleDirection is the direction of a change, as ScalePlanSpec.Direction describes.

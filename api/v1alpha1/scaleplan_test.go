@@ -57,7 +57,14 @@ func approve(s *v1alpha1.ScalePlanSpec) { s.Approve, s.ApprovedBy = s.PlanHash, 
 func reject(s *v1alpha1.ScalePlanSpec)  { s.Reject, s.RejectedBy = "not today", "jane" }
 
 func decisions() []decided {
-	const fixed = "only approve, approvedBy, reject and rejectedBy may change"
+	const fixed = "only approve, approvedBy, signatures, breakGlass, reject and rejectedBy may change"
+	sign := func(s *v1alpha1.ScalePlanSpec) {
+		s.Signatures = append(s.Signatures, v1alpha1.ScalePlanSignature{User: "jane", Signature: "signed"})
+	}
+	signed := func(s *v1alpha1.ScalePlanSpec) { approve(s); sign(s) }
+	breakGlass := func(s *v1alpha1.ScalePlanSpec) {
+		s.BreakGlass = &v1alpha1.ScalePlanBreakGlass{User: "jane", Reason: "fire", Until: s.ExpiresAt}
+	}
 	return []decided{
 		{name: "approve", change: approve},
 		{name: "reject", change: reject},
@@ -73,6 +80,22 @@ func decisions() []decided {
 		{name: "approved after all", before: reject, change: func(s *v1alpha1.ScalePlanSpec) { s.Reject, s.RejectedBy = "", ""; approve(s) }, want: "a rejection cannot be revoked"},
 		{name: "by another", before: approve, change: func(s *v1alpha1.ScalePlanSpec) { s.ApprovedBy = "joe" }, want: "the user who approved cannot be changed"},
 		{name: "rejected by another", before: reject, change: func(s *v1alpha1.ScalePlanSpec) { s.RejectedBy = "joe" }, want: "the user who rejected cannot be changed"},
+		{name: "signed", change: func(s *v1alpha1.ScalePlanSpec) { approve(s); sign(s) }},
+		{name: "another signature", before: signed, change: func(s *v1alpha1.ScalePlanSpec) {
+			s.Signatures = append([]v1alpha1.ScalePlanSignature{{User: "joe", Signature: "another"}}, s.Signatures...)
+		}},
+		{name: "signed but not approved", change: sign, want: "signatures or breakGlass are part of an approval"},
+		{name: "a changed signature", before: signed, change: func(s *v1alpha1.ScalePlanSpec) { s.Signatures[0].Signature = "other" }, want: "cannot be changed or removed"},
+		{name: "a removed signature", before: signed, change: func(s *v1alpha1.ScalePlanSpec) { s.Signatures = nil }, want: "cannot be changed or removed"},
+		{name: "a huge signature", before: approve, change: func(s *v1alpha1.ScalePlanSpec) { sign(s); s.Signatures[0].Signature = strings.Repeat("x", 12289) }, want: "may not be more than 12288"},
+		{name: "17 signatures", before: approve, change: func(s *v1alpha1.ScalePlanSpec) {
+			for range 17 {
+				sign(s)
+			}
+		}, want: "at most 16 items"},
+		{name: "break-glass", before: approve, change: breakGlass},
+		{name: "other break-glass", before: func(s *v1alpha1.ScalePlanSpec) { approve(s); breakGlass(s) }, change: func(s *v1alpha1.ScalePlanSpec) { s.BreakGlass.Reason = "flood" }, want: "cannot be changed or revoked"},
+		{name: "cluster", change: func(s *v1alpha1.ScalePlanSpec) { s.ClusterID = "other" }, want: fixed},
 		{name: "hash and approval", change: func(s *v1alpha1.ScalePlanSpec) { s.PlanHash = hashOf("other"); approve(s) }, want: fixed},
 		{name: "direction", change: func(s *v1alpha1.ScalePlanSpec) { s.Direction = v1alpha1.ScaleUp }, want: fixed},
 		{name: "pools", change: func(s *v1alpha1.ScalePlanSpec) { s.NodePools = []string{"others"} }, want: fixed},

@@ -18,8 +18,10 @@ import (
 
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/freeze"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/scheduling"
+	"github.com/numaform/numaform/internal/signature"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -55,6 +57,13 @@ type Config struct {
 	// Cost returns the cost of a change from some VMs to others, as Cluster.Cost of package
 	// scheduling; nil means that ScalePlans state no cost.
 	Cost func(ctx context.Context, before, after []fleet.VM) (scheduling.Cost, error)
+	// ClusterID is the cluster ID that signatures cover.
+	ClusterID string
+	// Signatures returns whose signatures approvals need; nil means that none do. It is
+	// called for each decision, so that a removed key is invalid at once.
+	Signatures func() (signature.Policy, error)
+	// Freezes are the windows in which only break-glass approvals begin a change.
+	Freezes freeze.Windows
 	// Paused reports whether no change may begin now.
 	Paused func(ctx context.Context) (bool, error)
 	// Unset is the mode of a NodePool without an annotation; empty means ModePolicy.
@@ -93,6 +102,10 @@ type Approvals struct {
 	waits map[string]scheduling.Wait
 	// pending counts the ScalePlans without a decision, as of the last Advance.
 	pending map[v1alpha1.ScaleDirection]int
+	// begunPlans counts the ScalePlans in progress, as of the last Advance; -1 before it.
+	begunPlans int
+	// glass counts the break-glass approvals that began.
+	glass int
 	// due are new VMs that must be planned before a decision about them is possible.
 	due []*group
 	// requested is when pods last requested VMs of each NodePool.
@@ -114,6 +127,8 @@ func New(config Config) *Approvals {
 		waits:     map[string]scheduling.Wait{},
 		requested: map[string]time.Time{},
 		seen:      map[candidacy]time.Time{},
+
+		begunPlans: -1,
 	}
 }
 

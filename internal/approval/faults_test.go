@@ -130,8 +130,8 @@ func TestAFailedReadLetsNothingPass(t *testing.T) {
 	}
 	approver := func(plan *scaler.RootPlan) func() (bool, error) {
 		return func() (bool, error) {
-			by, err := b.approvals.Approver(t.Context(), plan)
-			return by != "", err
+			approval, err := b.approvals.Approver(t.Context(), plan)
+			return approval != nil, err
 		}
 	}
 	advance := func() (bool, error) {
@@ -142,7 +142,8 @@ func TestAFailedReadLetsNothingPass(t *testing.T) {
 	const readingPools, readingPlans, readingLedger = "reading nodepools: ", "reading scaleplans: ", "reading ConfigMap default/numaform-approvals: "
 	b.fails("list NodePoolList", readingPools, up)
 	b.fails("list NodePoolList", readingPools, approver(quick))
-	b.fails("list NodePoolList", readingPools, func() (bool, error) { return b.approvals.Asks(t.Context(), free) })
+	update := &scaler.RootPlan{Intent: guard.Intent{Update: free.Intent.Create}}
+	b.fails("list NodePoolList", readingPools, func() (bool, error) { return b.approvals.Asks(t.Context(), update) })
 	for fault, names := range map[string]string{"list ScalePlanList": readingPlans, "get ConfigMap": readingLedger} {
 		b.fails(fault, names, up)
 		b.fails(fault, names, approver(free))

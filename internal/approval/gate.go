@@ -9,6 +9,7 @@ import (
 
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/audit"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/state/guard"
 )
@@ -29,10 +30,18 @@ func requestedByWriter(plan *v1alpha1.ScalePlan) bool {
 	return slices.Contains([]string{RequestedByGuard, RequestedByStandby, RequestedByClass}, plan.Spec.RequestedBy)
 }
 
-// Asks reports whether a plan that updates VMs in place, or wakes standby VMs, needs
-// approval even if the guard allows it. It does if the scale-up mode of one of the VMs'
-// NodePools is manual.
+// Asks reports whether a plan needs approval even if the guard allows it. A plan that
+// updates VMs in place, or wakes standby VMs, does if the scale-up mode of one of the VMs'
+// NodePools is manual. In a freeze window, every plan does that creates, deletes, updates
+// or wakes VMs.
 func (a *Approvals) Asks(ctx context.Context, plan *scaler.RootPlan) (bool, error) {
+	intent := &plan.Intent
+	if a.Frozen(v1alpha1.ScaleUp) && len(intent.Create)+len(intent.Update)+len(intent.Wake) > 0 || a.Frozen(v1alpha1.ScaleDown) && len(intent.Delete) > 0 {
+		return true, nil
+	}
+	if len(intent.Update)+len(intent.Wake) == 0 {
+		return false, nil
+	}
 	known, err := a.readPools(ctx)
 	if err != nil {
 		return false, err
@@ -66,29 +75,34 @@ func (a *Approvals) MayWake(ctx context.Context) (func(vm *fleet.VM) bool, error
 	}, nil
 }
 
-// Approver returns who approves a plan for which the guard requires approval: the auto
-// mode of its NodePools, or the operator who approved a ScalePlan that covers it. It
-// records that this ScalePlan has begun. If the plan has no approver, Approver returns ""
+// Approver returns the approval of a plan for which the guard requires one: by the auto
+// mode of its NodePools, or by the operator who approved a ScalePlan that covers it. It
+// records that this ScalePlan has begun. If the plan has no approval, Approver returns nil
 // and proposes a ScalePlan, unless the guard denies the plan, the host was not planned, or
 // the same ScalePlan is pending or was recently refused.
-func (a *Approvals) Approver(ctx context.Context, plan *scaler.RootPlan) (string, error) {
+func (a *Approvals) Approver(ctx context.Context, plan *scaler.RootPlan) (*audit.Approval, error) {
 	if plan.Plan == nil || plan.Verdict.Decision == guard.Deny {
-		return "", nil
+		return nil, nil
 	}
 	known, err := a.readPools(ctx)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	if by := a.auto(known, plan); by != "" {
-		return by, nil
+	by, err := a.auto(known, plan)
+	switch {
+	case err != nil:
+		return nil, err
+	case by != "":
+		return &audit.Approval{By: by}, nil
 	}
 	d, err := draftOf(plan)
 	if err != nil {
-		return "", fmt.Errorf("requesting approval of the plan of host %s: %w", plan.Host, err)
+		return nil, fmt.Errorf("requesting approval of the plan of host %s: %w", plan.Host, err)
 	}
+	a.explain(d, plan)
 	plans, err := a.readPlans(ctx)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	for i := range plans {
 		if !a.covers(&plans[i], d) {
@@ -104,40 +118,63 @@ func (a *Approvals) Approver(ctx context.Context, plan *scaler.RootPlan) (string
 				keys = append(keys, d.vms[j].Key)
 			}
 		}
-		_, by := plans[i].Approval()
-		return by, a.begin(ctx, &plans[i], before, keys)
+		if err := a.begin(ctx, &plans[i], before, keys); err != nil {
+			return nil, err
+		}
+		approval, err := a.consent(&plans[i])
+		if err != nil {
+			return nil, err
+		}
+		return &approval, nil
 	}
 	if current(plans, d.hash) != nil {
-		return "", nil
+		return nil, nil
 	}
 	// Do not replace approved plans: their changes may be requested again.
 	replaced := slices.DeleteFunc(plans, func(other v1alpha1.ScalePlan) bool {
 		return !requestedByWriter(&other) || (pending(&other) && isApproved(&other)) ||
 			!slices.ContainsFunc(other.Spec.Hosts, func(host v1alpha1.ScalePlanHost) bool { return host.Host == plan.Host.String() })
 	})
-	return "", a.propose(ctx, replaced, d)
+	return nil, a.propose(ctx, replaced, d)
+}
+
+// explain adds to a draft why a plan that the guard allows needs approval.
+func (a *Approvals) explain(d *draft, plan *scaler.RootPlan) {
+	if plan.Verdict.Decision != guard.Allow {
+		return
+	}
+	if active := a.frozen(d.direction); active != nil {
+		d.reasons = []string{a.manualReason("", d.direction)}
+		if d.requestedBy == RequestedByGuard {
+			d.why = "it is requested in a freeze window"
+		}
+	}
 }
 
 // auto returns the approver of a plan that the auto modes of all its NodePools allow, such
-// as "auto mode of NodePool a", or "".
-func (a *Approvals) auto(known pools, plan *scaler.RootPlan) string {
+// as "auto mode of NodePool a", or "". A mode cannot replace required signatures.
+func (a *Approvals) auto(known pools, plan *scaler.RootPlan) (string, error) {
+	policy, err := a.signatures()
+	if err != nil || policy.Requires(scopeOfPlan(plan)) {
+		return "", err
+	}
 	names, ours := map[string]bool{}, map[string]bool{}
 	for _, t := range targets(plan.Intent) {
 		if a.mode(known, t.Pool, t.direction) != ModeAuto {
-			return ""
+			return "", nil
 		}
 		names[t.Pool], ours[t.Address] = true, true
 	}
 	for _, finding := range plan.Verdict.Findings {
 		// Auto mode does not apply to a change that no NodePool requested.
 		if address := finding.Address; address != "" && !ours[address] && !ours[guard.VMOf(address)] {
-			return ""
+			return "", nil
 		}
 	}
 	if len(names) == 0 {
-		return ""
+		return "", nil
 	}
-	return "auto mode of NodePool " + strings.Join(slices.Sorted(maps.Keys(names)), ", ")
+	return "auto mode of NodePool " + strings.Join(slices.Sorted(maps.Keys(names)), ", "), nil
 }
 
 // target is a VM of an intent, with the change to it.

@@ -51,7 +51,11 @@ func (b *bench) held(taken fleet.VMID, placed ...scheduling.Placed) *scaler.Root
 // asked checks who approves a plan.
 func (b *bench) asked(want string, plan *scaler.RootPlan) {
 	b.Helper()
-	got, err := b.approvals.Approver(b.Context(), plan)
+	approval, err := b.approvals.Approver(b.Context(), plan)
+	got := ""
+	if approval != nil {
+		got = approval.By
+	}
 	if err != nil || got != want {
 		b.Fatalf("the approver is %q (%v), want %q", got, err, want)
 	}

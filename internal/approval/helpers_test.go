@@ -26,8 +26,10 @@ import (
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/generator"
 	"github.com/numaform/numaform/internal/approval"
+	"github.com/numaform/numaform/internal/freeze"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/scheduling"
+	"github.com/numaform/numaform/internal/signature"
 	"github.com/numaform/numaform/internal/store"
 	"github.com/numaform/numaform/internal/testenv"
 	"github.com/numaform/numaform/state"
@@ -63,7 +65,10 @@ type bench struct {
 	// again is set when an approved plan can be begun.
 	again bool
 	// may are the VMs that the last Up returned.
-	may       []scheduling.Placed
+	may []scheduling.Placed
+	// policy and freezes are part of the configuration.
+	policy    signature.Policy
+	freezes   freeze.Windows
 	dir       string
 	scaler    *dryScaler
 	approvals *approval.Approvals
@@ -174,6 +179,9 @@ func (b *bench) restart() {
 			prices := scheduling.Prices{Currency: "EUR", VCPUHour: 0.01, MemoryGiBHour: 0.002, DiskGiBMonth: 0.073}
 			return scheduling.FromObjects(nil).Cost(ctx, scheduling.Request{Snapshot: snapshot(), Prices: prices}, before, after)
 		},
+		ClusterID: "test", Freezes: b.freezes,
+		Signatures: func() (signature.Policy, error) { return b.policy, nil },
+
 		Paused:   func(context.Context) (bool, error) { return b.paused, nil },
 		Taken:    func(context.Context) (map[topology.RegionName][]fleet.VMID, error) { return nil, nil },
 		Approved: func() { b.again = true },

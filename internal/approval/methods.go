@@ -229,12 +229,12 @@ func (m *method) reasons(known pools, command *disruption.Command) []string {
 	var reasons []string
 	for _, candidate := range command.Candidates {
 		if a.modeOf(candidate.NodePool, v1alpha1.ScaleDown) == ModeManual {
-			reasons = append(reasons, fmt.Sprintf("scale-down of NodePool %s is manual", candidate.NodePool.Name))
+			reasons = append(reasons, a.manualReason(candidate.NodePool.Name, v1alpha1.ScaleDown))
 		}
 	}
 	for _, replacement := range command.Replacements {
 		if a.mode(known, replacement.NodePoolName, v1alpha1.ScaleUp) == ModeManual {
-			reasons = append(reasons, fmt.Sprintf("a new node replaces removed ones, and scale-up of NodePool %s is manual", replacement.NodePoolName))
+			reasons = append(reasons, "a new node replaces removed ones: "+a.manualReason(replacement.NodePoolName, v1alpha1.ScaleUp))
 		}
 	}
 	slices.Sort(reasons)

@@ -78,11 +78,15 @@ func (a *Approvals) mode(known pools, name string, direction v1alpha1.ScaleDirec
 	return a.modeOf(pool, direction)
 }
 
-// modeOf is ModeOf with an event instead of the error.
+// modeOf is ModeOf with an event instead of the error. In a freeze window, every mode is
+// manual.
 func (a *Approvals) modeOf(pool *karpv1.NodePool, direction v1alpha1.ScaleDirection) Mode {
 	mode, err := ModeOf(pool, direction, a.config.Unset)
 	if err != nil {
 		a.publish(pool, corev1.EventTypeWarning, ReasonUnknownMode, err.Error())
+	}
+	if a.frozen(direction) != nil {
+		return ModeManual
 	}
 	return mode
 }

@@ -57,13 +57,16 @@ func pending(plan *v1alpha1.ScalePlan) bool {
 }
 
 // approved reports whether an operator approved a plan by its complete hash, the current
-// change has that hash, and the plan is not rejected, expired or finished.
+// change has that hash, the required people signed the approval, no freeze window blocks
+// it, and the plan is not rejected, expired or finished.
 func (a *Approvals) approved(plan *v1alpha1.ScalePlan, hash string) bool {
 	same := func(x, y string) bool { return subtle.ConstantTimeCompare([]byte(x), []byte(y)) == 1 }
 	given, _ := plan.Approval()
-	refusal, _ := plan.Rejection()
-	return len(hash) == 64 && same(given, hash) && same(plan.Spec.PlanHash, hash) &&
-		refusal == "" && !plan.Status.Phase.Over() && !a.expired(plan)
+	if len(hash) != 64 || !same(given, hash) || !same(plan.Spec.PlanHash, hash) || isRejected(plan) || plan.Status.Phase.Over() || a.expired(plan) {
+		return false
+	}
+	_, err := a.consent(plan)
+	return err == nil
 }
 
 // unforeseen returns why an approval does not cover the guard's verdict on a new plan, or
@@ -172,6 +175,7 @@ func (a *Approvals) object(d *draft) *v1alpha1.ScalePlan {
 	return &v1alpha1.ScalePlan{
 		ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.ScalePlanName(d.pools[0], d.direction, d.hash)},
 		Spec: v1alpha1.ScalePlanSpec{
+			ClusterID: a.config.ClusterID,
 			Direction: d.direction, NodePools: d.pools, RequestedBy: d.requestedBy, Why: clip(d.why, 4096), Summary: d.summary(), Cost: clip(d.cost, 256),
 			VMs: d.vms, PlanHash: d.hash, Hosts: d.hosts, Diff: diff, DiffSHA256: sum,
 			Reasons: reasons[:min(len(reasons), maxReasons)], Verdict: verdict,
@@ -209,10 +213,13 @@ func (a *Approvals) begin(ctx context.Context, plan *v1alpha1.ScalePlan, before,
 	if plan.Status.Phase == v1alpha1.ScalePlanApproved {
 		return nil
 	}
+	approval, err := a.consent(plan)
+	if err != nil {
+		return fmt.Errorf("beginning scaleplan %s: %w", plan.Name, err)
+	}
 	now := metav1.NewTime(a.config.Clock.Now())
 	plan.Status.Phase, plan.Status.DecidedAt = v1alpha1.ScalePlanApproved, &now
-	plan.Status.Keys = keys
-	_, plan.Status.Approver = plan.Approval()
+	plan.Status.Approver, plan.Status.Keys = approval.By, keys
 	plan.Status.Conditions = append(plan.Status.Conditions, metav1.Condition{
 		Type: conditionBegun, Status: metav1.ConditionTrue, Reason: "Approved", LastTransitionTime: now,
 		Message: strings.Join(before, ","),
@@ -222,6 +229,12 @@ func (a *Approvals) begin(ctx context.Context, plan *v1alpha1.ScalePlan, before,
 	}
 	log.FromContext(ctx).Info("began approved scaleplan", logkey.ScalePlan, plan.Name, logkey.Approver, plan.Status.Approver)
 	a.publish(plan, corev1.EventTypeNormal, ReasonDecided, "approved by "+plan.Status.Approver)
+	if approval.BreakGlass != "" {
+		a.broke(plan, &approval)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.begunPlans = -1 // until the next Advance
 	return nil
 }
 

@@ -110,17 +110,20 @@ func (a *Approvals) Advance(ctx context.Context) (settled bool, err error) {
 	return settled, errors.Join(errs...)
 }
 
-// countPending counts the plans that wait for a decision.
+// countPending counts the plans that wait for a decision, and the plans in progress.
 func (a *Approvals) countPending(plans []v1alpha1.ScalePlan) {
-	counts := map[v1alpha1.ScaleDirection]int{}
+	counts, begun := map[v1alpha1.ScaleDirection]int{}, 0
 	for i := range plans {
 		if a.undecided(&plans[i]) {
 			counts[plans[i].Spec.Direction]++
 		}
+		if plans[i].Status.Phase == v1alpha1.ScalePlanApproved {
+			begun++
+		}
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.pending = counts
+	a.pending, a.begunPlans = counts, begun
 }
 
 // Pending returns the number of ScalePlans that wait for a decision, as of the last Advance.
@@ -161,7 +164,7 @@ func (a *Approvals) advancePending(ctx context.Context, plan *v1alpha1.ScalePlan
 	case plan.Spec.Direction == v1alpha1.ScaleDown && a.outdated(plan):
 		return a.end(ctx, plan, v1alpha1.ScalePlanSuperseded, "its nodes no longer exist, or are needed again")
 	}
-	return nil
+	return a.noteConsent(ctx, plan)
 }
 
 // advanceUpdates ends a plan of updates in place that are done or no longer needed, that

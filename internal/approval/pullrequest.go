@@ -25,7 +25,9 @@ func isRejected(plan *v1alpha1.ScalePlan) bool {
 func (a *Approvals) Plans(ctx context.Context) ([]v1alpha1.ScalePlan, error) { return a.readPlans(ctx) }
 
 // Undecided reports whether a plan is pending and was neither approved nor rejected.
-func (a *Approvals) Undecided(plan *v1alpha1.ScalePlan) bool { return a.undecided(plan) }
+func (a *Approvals) Undecided(plan *v1alpha1.ScalePlan) bool {
+	return pending(plan) && !isApproved(plan) && !isRejected(plan) && !a.expired(plan)
+}
 
 // SetPullRequest records the pull request of a plan, with its decision if it has one. Only
 // the ledger counts: a status that another client wrote approves nothing. It does nothing if

@@ -233,7 +233,7 @@ func (a *Approvals) draft(ctx context.Context, g *group) error {
 		d.why = "1 pod needs a new node"
 	}
 	if g.mode == ModeManual {
-		d.reasons = append(d.reasons, fmt.Sprintf("scale-up of NodePool %s is manual", g.pool))
+		d.reasons = append(d.reasons, a.manualReason(g.pool, v1alpha1.ScaleUp))
 	}
 	if err := d.addCreates(change, dry, g.placed); err != nil {
 		return err
@@ -309,9 +309,9 @@ func (a *Approvals) Created(ctx context.Context, plan string, vms []fleet.VM) er
 	return nil
 }
 
-// undecided reports whether a plan is pending without a decision.
+// undecided reports whether a plan is pending without a decision that is sufficient.
 func (a *Approvals) undecided(plan *v1alpha1.ScalePlan) bool {
-	return plan != nil && pending(plan) && !isApproved(plan) && !isRejected(plan) && !a.expired(plan)
+	return plan != nil && pending(plan) && !isRejected(plan) && !a.expired(plan) && !a.approved(plan, plan.Spec.PlanHash)
 }
 
 // refused reports whether an operator rejected, or the guard denied, a plan with that hash

@@ -49,6 +49,9 @@ func (a *Approvals) wait(g *group, d *draft) {
 		NodePool: g.pool, ScalePlan: name, Reason: v1alpha1.ReasonPendingApproval,
 		Message: fmt.Sprintf("waits for approval of plan %s (%s): to approve it, run numaform approve %s", name, d.summary(), name),
 	}
+	if active := a.frozen(d.direction); active != nil {
+		w.Message = fmt.Sprintf("waits for the end of %s (plan %s: %s): in an emergency, run numaform approve %s --break-glass REASON", active, name, d.summary(), name)
+	}
 	rejected := slices.IndexFunc(g.plans, func(plan v1alpha1.ScalePlan) bool {
 		return isRejected(&plan) && a.refused([]v1alpha1.ScalePlan{plan}, d.hash)
 	})

@@ -11,9 +11,12 @@ import (
 
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/numaform/numaform/api/v1alpha1"
+	approvals "github.com/numaform/numaform/internal/approval"
+	"github.com/numaform/numaform/internal/signature"
 	"github.com/numaform/numaform/internal/term"
 	"github.com/numaform/numaform/topology"
 )
@@ -72,13 +75,15 @@ func newPlans(process Process) []*cobra.Command {
 		Use:   "approve NAME",
 		Short: "Approve a pending change",
 		Long: "Approve exactly the change of this plan. Its full hash identifies the change: pass it with --hash, or review the\n" +
-			"diff in a terminal and confirm.",
+			"diff in a terminal and confirm. To sign the approval with an SSH key, add --sign-with; or write the text with\n" +
+			"--statement, sign it elsewhere, and add --signature. Another approver can add a signature to an approved plan.",
 		Args: arguments(1, 1),
 		RunE: func(command *cobra.Command, args []string) error {
 			return explained(approval.decide(command.Context(), process, args[0], approval.approve), approverRole)
 		},
 	}
 	approval.register(approve.Flags())
+	approval.signing.register(approve.Flags())
 	approve.Flags().BoolVarP(&approval.verbose, "verbose", "v", false, "show all lines of the engine's plans")
 	approve.Flags().StringVar(&approval.hash, "hash", "", "full hash of the plan, as printed by numaform plans NAME")
 
@@ -208,6 +213,8 @@ func (w *printer) scalePlan(plan *v1alpha1.ScalePlan, verbose bool) {
 		{"Requested by", strings.TrimSuffix(fmt.Sprintf("%s: %s", spec.RequestedBy, spec.Why), ": ")},
 		{"Expires", spec.ExpiresAt.UTC().Format(time.RFC3339)},
 		{"Approved by", cmp.Or(plan.Status.Approver, spec.ApprovedBy)},
+		{"Waits for", waitsFor(plan)},
+		{"Break-glass", glassOf(spec)},
 		{"Hash", spec.PlanHash},
 	} {
 		if line[1] != "" {
@@ -244,6 +251,24 @@ func (w *printer) scalePlan(plan *v1alpha1.ScalePlan, verbose bool) {
 	}
 }
 
+// waitsFor returns why an approved plan cannot begin yet, or "".
+func waitsFor(plan *v1alpha1.ScalePlan) string {
+	for _, condition := range plan.Status.Conditions {
+		if condition.Type == approvals.ConditionSufficient && condition.Status == metav1.ConditionFalse && phaseOf(plan) == v1alpha1.ScalePlanPending {
+			return strings.ReplaceAll(condition.Message, "\n", "; ")
+		}
+	}
+	return ""
+}
+
+// glassOf describes the break-glass approval of a plan, or returns "".
+func glassOf(spec *v1alpha1.ScalePlanSpec) string {
+	if spec.BreakGlass == nil {
+		return ""
+	}
+	return fmt.Sprintf("%s (%s, until %s)", spec.BreakGlass.Reason, spec.BreakGlass.User, spec.BreakGlass.Until.UTC().Format(time.RFC3339))
+}
+
 // planSummary prints the facts for an approver below the diff.
 func (w *printer) planSummary(spec *v1alpha1.ScalePlanSpec) {
 	var actions []v1alpha1.ScalePlanAction
@@ -278,12 +303,23 @@ func (w *printer) planSummary(spec *v1alpha1.ScalePlanSpec) {
 type decision struct {
 	clusterOptions
 
+	signing signing
+
 	hash, reason string
 	verbose      bool
 }
 
+// amends reports whether the flags add to an approval, so that the plan may be approved
+// already.
+func (d *decision) amends() bool {
+	return d.signing.signs() || d.signing.breakGlass != "" || d.signing.out != ""
+}
+
 // decide applies a decision to a pending plan and prints the result.
 func (d *decision) decide(ctx context.Context, process Process, name string, change func(ctx context.Context, process Process, plan *v1alpha1.ScalePlan, who string) (done string, err error)) error {
+	if err := d.signing.check(); err != nil {
+		return err
+	}
 	c, k, err := d.open()
 	if err != nil {
 		return err
@@ -297,12 +333,15 @@ func (d *decision) decide(ctx context.Context, process Process, name string, cha
 	switch phase := phaseOf(plan); {
 	case phase != v1alpha1.ScalePlanPending:
 		return fmt.Errorf("plan %s is %s: %s; to list the plans, run numaform plans", name, phase, cmp.Or(plan.Status.Result, "its change is in progress"))
-	case approved != "":
-		return fmt.Errorf("plan %s was already approved by %s", name, approver)
+	case approved != "" && !d.amends():
+		return fmt.Errorf("plan %s was already approved by %s: to add a signature, use --sign-with or --signature", name, approver)
 	case rejected != "":
 		return fmt.Errorf("plan %s was already rejected by %s", name, rejecter)
 	case plan.Spec.Verdict.Decision == v1alpha1.VerdictDeny:
 		return fmt.Errorf("the guard denies plan %s, so it can be neither approved nor rejected: for the reasons, run numaform plans %s", name, name)
+	}
+	if d.signing.out != "" {
+		return d.signing.write(process, statementOf(plan))
 	}
 	who, err := whoami(ctx, k)
 	if err != nil {
@@ -344,9 +383,48 @@ func (d *decision) approve(ctx context.Context, process Process, plan *v1alpha1.
 		return "", fmt.Errorf("--hash %s: the hash of plan %s is %s; nothing was approved: review the diff with numaform plans %s, then pass all 64 characters of its hash",
 			d.hash, plan.Name, plan.Spec.PlanHash, plan.Name)
 	}
-	plan.Spec.Approve = plan.Spec.PlanHash
-	plan.Spec.ApprovedBy = who
-	return fmt.Sprintf("approved by %s: numaform applies it if the change is still the same.", who), nil
+	if err := d.sign(ctx, process, plan, who); err != nil {
+		return "", fmt.Errorf("%w; nothing was approved", err)
+	}
+	if plan.Spec.Approve == "" {
+		plan.Spec.Approve = plan.Spec.PlanHash
+		plan.Spec.ApprovedBy = who
+	}
+	return fmt.Sprintf("approved by %s: numaform applies it if the change is still the same, and the required people have signed.", who), nil
+}
+
+// statementOf returns the statement that approves a plan.
+func statementOf(plan *v1alpha1.ScalePlan) *signature.Statement {
+	return &signature.Statement{
+		ClusterID: plan.Spec.ClusterID, Hash: plan.Spec.PlanHash, Subject: signature.ForScalePlan(plan.Name, string(plan.UID)),
+	}
+}
+
+// sign adds the signatures and the break-glass approval of the flags to a plan. Whether the
+// signers are the required ones, only the controller knows.
+func (d *decision) sign(ctx context.Context, process Process, plan *v1alpha1.ScalePlan, who string) error {
+	if !d.amends() {
+		return nil
+	}
+	statement := statementOf(plan)
+	if glass := plan.Spec.BreakGlass; glass != nil && d.signing.breakGlass == "" {
+		statement.BreakGlass, statement.Until = glass.Reason, glass.Until.Time
+	}
+	text, err := d.signing.complete(statement)
+	if err != nil {
+		return err
+	}
+	if d.signing.breakGlass != "" {
+		plan.Spec.BreakGlass = &v1alpha1.ScalePlanBreakGlass{User: who, Reason: statement.BreakGlass, Until: metav1.NewTime(statement.Until)}
+	}
+	signatures, err := d.signing.collect(ctx, process, text)
+	if err != nil {
+		return err
+	}
+	for _, made := range signatures {
+		plan.Spec.Signatures = append(plan.Spec.Signatures, v1alpha1.ScalePlanSignature{User: who, Signature: made})
+	}
+	return nil
 }
 
 func (d *decision) reject(_ context.Context, _ Process, plan *v1alpha1.ScalePlan, who string) (string, error) {

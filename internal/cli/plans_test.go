@@ -1,6 +1,8 @@
 package cli_test
 
 import (
+	"crypto/ed25519"
+	"crypto/rand"
 	"encoding/json"
 	"flag"
 	"os"
@@ -10,10 +12,12 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/crypto/ssh"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/internal/signature"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -177,4 +181,68 @@ func TestReject(t *testing.T) {
 		t.Errorf("plan is %+v (%v)", plan.Spec, err)
 	}
 	says(t, 1, "was already rejected by admin", "approve", plan.Name, "--hash", plan.Spec.PlanHash)
+}
+
+// TestApproveSigned checks that approve writes the text to sign, and adds signatures and a
+// break-glass approval to a plan, also to one that is approved already.
+func TestApproveSigned(t *testing.T) {
+	controlPlane(t)
+	clearPlans(t)
+	plan := scalePlan(t, "workers-up-9", func(plan *v1alpha1.ScalePlan) { plan.Spec.ClusterID = "prod" })
+	hash, dir := plan.Spec.PlanHash, t.TempDir()
+	statement := filepath.Join(dir, "plan.txt")
+	says(t, 0, "", "approve", plan.Name, "--statement", statement)
+	text, err := os.ReadFile(statement)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := signature.ParseStatement(string(text)); err != nil || got.ClusterID != "prod" || got.Hash != hash || got.Subject != signature.ForScalePlan(plan.Name, string(plan.UID)) {
+		t.Fatalf("the statement is %+v (%v)", got, err)
+	}
+	signed := func(name string, text []byte) string {
+		t.Helper()
+		_, private, err := ed25519.GenerateKey(rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		signer, err := ssh.NewSignerFromKey(private)
+		if err != nil {
+			t.Fatal(err)
+		}
+		made, err := signature.Sign(signer, text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		file := filepath.Join(dir, name)
+		if err := os.WriteFile(file, []byte(made), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	read := func() *v1alpha1.ScalePlanSpec {
+		t.Helper()
+		if err := kubeClient(t).Get(t.Context(), client.ObjectKeyFromObject(plan), plan); err != nil {
+			t.Fatal(err)
+		}
+		return &plan.Spec
+	}
+	says(t, 1, "must sign exactly the text that --statement writes", "approve", plan.Name, "--hash", hash, "--signature", signed("other.sig", []byte("another text")))
+	says(t, 1, "it is not an SSH signature", "approve", plan.Name, "--hash", hash, "--signature", statement)
+	says(t, 1, "reading --signature", "approve", plan.Name, "--hash", hash, "--signature", filepath.Join(dir, "missing"))
+	says(t, 2, "requires --break-glass", "approve", plan.Name, "--hash", hash, "--break-glass-until", "2126-01-01T00:00:00Z")
+	says(t, 2, "must be a time such as", "approve", plan.Name, "--hash", hash, "--break-glass", "fire", "--break-glass-until", "tomorrow")
+	if spec := read(); spec.Approve != "" || len(spec.Signatures) > 0 {
+		t.Fatalf("an invalid signature approved the plan: %+v", spec)
+	}
+	says(t, 0, "workers-up-9 is approved by admin", "approve", plan.Name, "--hash", hash, "--signature", signed("alice.sig", text))
+	says(t, 1, "was already approved by admin: to add a signature", "approve", plan.Name, "--hash", hash)
+	says(t, 0, "workers-up-9 is approved by admin", "approve", plan.Name, "--hash", hash, "--signature", signed("bob.sig", text), "--signature", signed("carol.sig", text))
+	if spec := read(); spec.Approve != hash || len(spec.Signatures) != 3 || spec.Signatures[2].User != "admin" {
+		t.Errorf("the plan has the signatures %+v", spec.Signatures)
+	}
+	says(t, 0, "workers-up-9 is approved by admin", "approve", plan.Name, "--hash", hash, "--break-glass", "fire", "--break-glass-until", "2126-01-01T00:00:00Z")
+	if glass := read().BreakGlass; glass == nil || glass.Reason != "fire" || glass.User != "admin" {
+		t.Errorf("the break-glass approval is %+v", glass)
+	}
+	says(t, 0, "fire (admin, until 2126-01-01T00:00:00Z)", "plans", plan.Name)
 }

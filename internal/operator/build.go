@@ -185,6 +185,10 @@ func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, err
 	if err != nil {
 		return nil, err
 	}
+	freezes, err := b.config.Freezes()
+	if err != nil {
+		return nil, err
+	}
 	registry := prometheus.NewRegistry()
 	observer, err := metrics.Register(registry, metrics.Config{
 		VMs:           func() []scaler.VMState { return writer.VMs() },
@@ -193,6 +197,7 @@ func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, err
 		Complete:      b.inventory.Complete,
 		Unavailable:   b.closed,
 		Pending:       func() map[v1alpha1.ScaleDirection]int { return approvals.Pending() },
+		BreakGlass:    func() int { return approvals.BreakGlass() },
 		Notifications: b.attempts,
 		Kproximate:    b.settings.Kproximate,
 		Client:        cached,
@@ -206,17 +211,20 @@ func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, err
 	config.Observe = observer
 	fleetScaler := scaler.New(*config)
 	approvals = approval.New(approval.Config{
-		Client:    b.live,
-		Namespace: b.settings.Namespace,
-		Scaler:    fleetScaler,
-		Snapshot:  b.inventory.Snapshot,
-		Taken:     b.liveCluster.VMIDs,
-		Cost:      b.cost,
-		Unset:     b.unset,
-		Paused:    b.control.stopped,
-		Events:    b.recorder,
-		Clock:     b.clock,
-		Approved:  func() { provisioner.Trigger() },
+		Client:     b.live,
+		Namespace:  b.settings.Namespace,
+		Scaler:     fleetScaler,
+		Snapshot:   b.inventory.Snapshot,
+		Taken:      b.liveCluster.VMIDs,
+		Cost:       b.cost,
+		Unset:      b.unset,
+		ClusterID:  b.config.ClusterID,
+		Signatures: b.config.Signatures,
+		Freezes:    freezes,
+		Paused:     b.control.stopped,
+		Events:     b.recorder,
+		Clock:      b.clock,
+		Approved:   func() { provisioner.Trigger() },
 	})
 	writer = scaler.NewWriter(fleetScaler, scaler.WriterConfig{
 		Snapshot: b.inventory.Recent,
@@ -258,6 +266,7 @@ func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, err
 	})
 	core := newCore(ctx, b, providermetrics.Decorate(provider), b.recorder)
 	core.overlaid = provider.Everywhere()
+	core.frozen = func() bool { return approvals.Frozen(v1alpha1.ScaleUp) || approvals.Frozen(v1alpha1.ScaleDown) }
 	var virtual func(context.Context) []*corev1.Pod // the pods of CapacityBuffers
 	if b.karpenter.FeatureGates.CapacityBuffer {
 		virtual = core.virtual.GetAll

@@ -73,6 +73,8 @@ type core struct {
 	paused func(context.Context) (bool, error)
 	// unset is the approval mode of NodePools without an annotation.
 	unset approval.Mode
+	// frozen reports whether a freeze window blocks changes.
+	frozen func() bool
 	// overlaid is the provider whose instance types validate NodeOverlays.
 	overlaid cloudprovider.CloudProvider
 }
@@ -91,6 +93,7 @@ func newCore(ctx context.Context, b *builder, provider cloudprovider.CloudProvid
 		devices:  deviceallocation.NewController(api),
 		paused:   b.control.paused,
 		unset:    b.unset,
+		frozen:   func() bool { return false },
 	}
 }
 
@@ -198,10 +201,14 @@ func (c *core) gated(ctx context.Context, trigger func()) []controller.Controlle
 	}
 	if gates.StaticCapacity {
 		list = append(list, &static{
-			up:       staticup.NewController(c.client, c.state, c.recorder, c.provider, nil, c.clock, c.devices, c.virtual),
-			down:     staticdown.NewController(c.client, c.state, c.provider, c.clock, c.recorder),
-			problem:  func(pool *karpv1.NodePool) string { return fixedSizeProblem(pool, true, c.unset) },
-			paused:   c.paused,
+			up:      staticup.NewController(c.client, c.state, c.recorder, c.provider, nil, c.clock, c.devices, c.virtual),
+			down:    staticdown.NewController(c.client, c.state, c.provider, c.clock, c.recorder),
+			problem: func(pool *karpv1.NodePool) string { return fixedSizeProblem(pool, true, c.unset) },
+			paused: func(ctx context.Context) (bool, error) {
+				// Karpenter would create NodeClaims again and again for changes that cannot wait.
+				paused, err := c.paused(ctx)
+				return paused || c.frozen(), err
+			},
 			client:   c.client,
 			provider: c.provider,
 			clock:    c.clock,

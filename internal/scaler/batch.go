@@ -325,11 +325,11 @@ func (w *Writer) approve(ctx context.Context, b *batch, plans []RootPlan) error 
 	for i := range plans {
 		plan := &plans[i]
 		plan.Err = w.noteBackend(ctx, plan.Host, plan.Err)
-		by, err := w.allow(ctx, plan)
-		w.logPlan(ctx, plan, by, err)
+		approval, err := w.allow(ctx, plan)
+		w.logPlan(ctx, plan, approval, err)
 		switch {
 		case err == nil:
-			plan.approver = by
+			plan.approval = approval
 		case plan.Touched:
 			excluded[plan.Host] = err
 		default:
@@ -390,30 +390,34 @@ func (w *Writer) withdrawn(b *batch) bool {
 	return false
 }
 
-// allow returns an error if a plan may not be applied. approver is who approved it, if it
-// needed approval: because the guard requires it, or because the NodePool requires
-// approval of updates of running VMs or of wakes.
-func (w *Writer) allow(ctx context.Context, plan *RootPlan) (approver string, err error) {
+// allow returns an error if a plan may not be applied. Otherwise it returns the plan's
+// approval, if it needed one: because the guard requires it, because the NodePool does, or
+// because of a freeze window.
+func (w *Writer) allow(ctx context.Context, plan *RootPlan) (approval *audit.Approval, err error) {
 	switch {
 	case plan.Err != nil:
-		return "", &PlanError{Host: plan.Host, Err: plan.Err}
+		return nil, &PlanError{Host: plan.Host, Err: plan.Err}
 	case plan.Verdict.Decision == guard.Allow:
-		if !plan.InPlace && len(plan.Intent.Wake) == 0 || w.config.Gate == nil {
-			return "", nil
+		if w.config.Gate == nil || !plan.Changes() {
+			return nil, nil
 		}
-		if asks, err := w.config.Gate.Asks(ctx, plan); err != nil || !asks {
-			return "", err
+		asks, err := w.config.Gate.Asks(ctx, plan)
+		if err != nil {
+			return nil, err
+		}
+		if !asks {
+			return w.config.Gate.Approved(ctx, plan)
 		}
 	case plan.Verdict.Decision != guard.NeedsApproval:
-		return "", &DeniedError{Host: plan.Host, Verdict: plan.Verdict}
+		return nil, &DeniedError{Host: plan.Host, Verdict: plan.Verdict}
 	}
 	if w.config.Gate != nil {
-		approver, err = w.config.Gate.Approver(ctx, plan)
+		approval, err = w.config.Gate.Approver(ctx, plan)
 	}
-	if err == nil && approver == "" {
+	if err == nil && approval == nil {
 		err = &PendingApprovalError{Host: plan.Host, Verdict: plan.Verdict}
 	}
-	return approver, err
+	return approval, err
 }
 
 // blocked postpones the hosts whose unfinished work cannot proceed, if the change contains

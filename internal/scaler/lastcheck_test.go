@@ -138,9 +138,13 @@ func (m meddler) Asks(context.Context, *scaler.RootPlan) (bool, error) {
 	return false, nil
 }
 
-func (m meddler) Approver(context.Context, *scaler.RootPlan) (string, error) {
+func (m meddler) Approver(context.Context, *scaler.RootPlan) (*audit.Approval, error) {
 	m.meddle()
-	return "alice", nil
+	return &audit.Approval{By: "alice"}, nil
+}
+
+func (m meddler) Approved(context.Context, *scaler.RootPlan) (*audit.Approval, error) {
+	return nil, nil
 }
 
 // TestChangesInPlaceLookAtTheVMAgain replaces a VM with another client's between the

@@ -9,6 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/internal/audit"
 	"github.com/numaform/numaform/internal/logkey"
 	"github.com/numaform/numaform/state/guard"
 )
@@ -40,9 +41,13 @@ func (p *RootPlan) planned() []any {
 // logPlan logs a plan, its verdict and its approval. refused is why it may not be applied.
 // If the last plan of the host was the same, with the same result, logPlan logs it at
 // debug level only. It does not log a successful plan without changes.
-func (w *Writer) logPlan(ctx context.Context, plan *RootPlan, approver string, refused error) {
+func (w *Writer) logPlan(ctx context.Context, plan *RootPlan, approval *audit.Approval, refused error) {
 	if plan.Err == nil && !plan.Changes() {
 		return
+	}
+	approver := ""
+	if approval != nil {
+		approver = approval.By
 	}
 	id := approver
 	if plan.Plan != nil {

@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/numaform/numaform/internal/audit"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/state/guard"
 	"github.com/numaform/numaform/topology"
@@ -23,15 +24,19 @@ import (
 // alice approves every plan.
 type alice struct{}
 
-func (alice) Approver(context.Context, *scaler.RootPlan) (string, error) { return "alice", nil }
+func (alice) Approver(context.Context, *scaler.RootPlan) (*audit.Approval, error) {
+	return &audit.Approval{By: "alice"}, nil
+}
+
+func (alice) Approved(context.Context, *scaler.RootPlan) (*audit.Approval, error) { return nil, nil }
 
 func (alice) Asks(context.Context, *scaler.RootPlan) (bool, error) { return false, nil }
 
 // hostname approves each plan as its host.
 type hostname struct{ alice }
 
-func (hostname) Approver(_ context.Context, plan *scaler.RootPlan) (string, error) {
-	return string(plan.Host.Host), nil
+func (hostname) Approver(_ context.Context, plan *scaler.RootPlan) (*audit.Approval, error) {
+	return &audit.Approval{By: string(plan.Host.Host)}, nil
 }
 
 // TestEachHostHasItsApprover checks that each plan of a change has only its own approver, and

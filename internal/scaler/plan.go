@@ -14,6 +14,7 @@ import (
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/internal/audit"
 	"github.com/numaform/numaform/state"
 	"github.com/numaform/numaform/state/guard"
 	"github.com/numaform/numaform/topology"
@@ -53,8 +54,8 @@ type RootPlan struct {
 	Err error
 
 	workspace *state.Workspace
-	// approver is who approved this plan, if its host has its own approver.
-	approver string
+	// approval is the approval of this plan, if its host has its own one.
+	approval *audit.Approval
 	// outside are writes to Proxmox or the state that no plan contains, for the record.
 	outside []string
 	// orphans are guests with our marker that are in neither files nor state.

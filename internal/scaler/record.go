@@ -110,8 +110,14 @@ func (p *RootPlan) record(approver string) audit.HostPlan {
 		host.PlanSHA256 = p.Plan.SHA256
 		host.PlanDigest = p.Plan.Digest
 	}
-	if p.InPlace || len(p.Intent.Wake) > 0 || p.Verdict.Decision == guard.NeedsApproval {
-		host.Approver = cmp.Or(p.approver, approver)
+	switch {
+	case p.approval != nil:
+		host.Approver = p.approval.By
+		if p.approval.Digest != "" {
+			host.Approval = p.approval
+		}
+	case p.InPlace || len(p.Intent.Wake) > 0 || p.Verdict.Decision == guard.NeedsApproval:
+		host.Approver = approver
 	}
 	if p.Err != nil {
 		host.Error = p.Err.Error()

@@ -13,17 +13,21 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/audit"
 	"github.com/numaform/numaform/internal/logkey"
 	"github.com/numaform/numaform/topology"
 )
 
 // Gate decides about plans that need approval.
 type Gate interface {
-	// Approver returns who approved the plan of a host, or "" if it is pending approval.
-	Approver(ctx context.Context, plan *RootPlan) (approver string, err error)
-	// Asks reports whether a plan with updates in place or wakes needs approval even though
-	// the guard allows it.
+	// Approver returns the approval of the plan of a host, or nil if it is pending approval.
+	// An approval without a digest is not by a person, and only its By is recorded.
+	Approver(ctx context.Context, plan *RootPlan) (*audit.Approval, error)
+	// Asks reports whether a plan needs approval even though the guard allows it.
 	Asks(ctx context.Context, plan *RootPlan) (bool, error)
+	// Approved returns the approval of a plan for which Asks is false, because it was
+	// approved before its VMs were reserved or drained; nil if it needed none.
+	Approved(ctx context.Context, plan *RootPlan) (*audit.Approval, error)
 }
 
 // WriterConfig configures a Writer.

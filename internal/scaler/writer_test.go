@@ -218,12 +218,17 @@ func (g *gate) Asks(context.Context, *scaler.RootPlan) (bool, error) {
 	return g.manual, nil
 }
 
-func (g *gate) Approver(context.Context, *scaler.RootPlan) (string, error) {
+func (g *gate) Approver(context.Context, *scaler.RootPlan) (*audit.Approval, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.asked++
-	return g.by, nil
+	if g.by == "" {
+		return nil, nil
+	}
+	return &audit.Approval{By: g.by}, nil
 }
+
+func (g *gate) Approved(context.Context, *scaler.RootPlan) (*audit.Approval, error) { return nil, nil }
 
 func TestWriterHoldsWhatNeedsAPerson(t *testing.T) {
 	t.Parallel()

@@ -219,7 +219,8 @@ func TestCheck(t *testing.T) {
 	alice, alice2, bob, carol, mallory := ed25519Key(t), ed25519Key(t), ed25519Key(t), ed25519Key(t), ed25519Key(t)
 	old, next, git, both := ed25519Key(t), ed25519Key(t), ed25519Key(t), ed25519Key(t)
 	policy := signature.Policy{
-		Signers: parse(t, "# the team\n\n",
+		Signers: parse(
+			t, "# the team\n\n",
 			allowed("alice@example.com,alice@laptop", "", alice.PublicKey()),
 			allowed("alice@example.com", `namespaces="git,numaform-*"`, alice2.PublicKey()),
 			allowed("bob@example.com", `valid-after="20260101Z",valid-before="20270101Z"`, bob.PublicKey()),

@@ -60,7 +60,7 @@ func scalePlan(name string, more map[string]any) *unstructured.Unstructured {
 }
 
 // people binds roles to users: alice may approve plans, bob may write plans but not
-// approve them, and victor may only read them.
+// approve them, victor may only read them, and gwen may also break the glass.
 func people(t *testing.T) {
 	t.Helper()
 	for _, object := range []client.Object{
@@ -71,6 +71,7 @@ func people(t *testing.T) {
 			}},
 		},
 		bind("alice", "numaform-approver"), bind("bob", "plan-writer"), bind("victor", "numaform-viewer"),
+		bind("gwen", "numaform-approver"), bind("gwen", "numaform-break-glass"),
 	} {
 		if err := as(t, "").Create(context.Background(), object); err != nil {
 			t.Fatal(err)
@@ -80,7 +81,7 @@ func people(t *testing.T) {
 
 func bind(user, role string) *rbacv1.ClusterRoleBinding {
 	return &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: user},
+		ObjectMeta: metav1.ObjectMeta{Name: user + "-" + role},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
 		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: user}},
 	}
@@ -95,6 +96,12 @@ func TestWhoApproves(t *testing.T) {
 	awaitPolicy(t)
 	approval := func(by string) map[string]any { return map[string]any{"approve": hash, "approvedBy": by} }
 	rejection := func(by string) map[string]any { return map[string]any{"reject": "not now", "rejectedBy": by} }
+	signed := func(by, user string) map[string]any {
+		return map[string]any{"approve": hash, "approvedBy": by, "signatures": []any{map[string]any{"user": user, "signature": "signed"}}}
+	}
+	glass := func(by, user string) map[string]any {
+		return map[string]any{"approve": hash, "approvedBy": by, "breakGlass": map[string]any{"user": user, "reason": "fire", "until": "2098-01-01T00:00:00Z"}}
+	}
 	tests := []struct {
 		name, user string
 		patch      map[string]any
@@ -111,6 +118,13 @@ func TestWhoApproves(t *testing.T) {
 		{"who may only read", "victor", approval("victor"), "cannot patch resource"},
 		{"half a hash", "alice", map[string]any{"approve": hash[:32], "approvedBy": "alice"}, "spec.approve"},
 		{"nobody's approval", "alice", map[string]any{"approve": hash}, "approvedBy"},
+		{"an approver signs", "alice", signed("alice", "alice"), ""},
+		{"a signature in another's name", "alice", signed("alice", "bob"), "the user of a new entry of spec.signatures must be alice"},
+		{"a signature without an approval", "alice", map[string]any{"signatures": signed("alice", "alice")["signatures"]}, "spec.approve"},
+		{"who may only write signs", "bob", signed("bob", "bob"), "user bob may not approve or reject plans"},
+		{"break-glass without the verb", "alice", glass("alice", "alice"), "user alice may not approve by break-glass"},
+		{"break-glass", "gwen", glass("gwen", "gwen"), ""},
+		{"break-glass in another's name", "gwen", glass("gwen", "alice"), "spec.breakGlass.user must be gwen"},
 	}
 	for i, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -29,7 +29,7 @@ const phaseStandby = "standby"
 type inventory struct {
 	config Config
 
-	vms, waiting, pending, up, cpus, memory, floating, orphans, closed, read, notifications *prometheus.Desc
+	vms, waiting, pending, glass, up, cpus, memory, floating, orphans, closed, read, notifications *prometheus.Desc
 }
 
 func newInventory(config Config) *inventory {
@@ -41,6 +41,7 @@ func newInventory(config Config) *inventory {
 			labelReason),
 		pending: describe("pending_scaleplans", "ScalePlans that wait for an operator's decision, by their direction.",
 			labelDirection),
+		glass: describe("break_glass_approvals_total", "Changes that began by a break-glass approval, since the start of the controller."),
 		up: describe("host_up", "Whether nodes can be placed on the host: 1, or 0 if it is offline, faulty or without quorum.",
 			labelRegion, labelHost),
 		cpus: describe("host_free_cpus", "CPUs of a NUMA node that are neither reserved for the host nor pinned by any guest.",
@@ -61,7 +62,7 @@ func newInventory(config Config) *inventory {
 
 // Describe sends the descriptions of all metrics.
 func (i *inventory) Describe(out chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{i.vms, i.waiting, i.pending, i.up, i.cpus, i.memory, i.floating, i.orphans, i.closed, i.read, i.notifications} {
+	for _, desc := range []*prometheus.Desc{i.vms, i.waiting, i.pending, i.glass, i.up, i.cpus, i.memory, i.floating, i.orphans, i.closed, i.read, i.notifications} {
 		out <- desc
 	}
 }
@@ -101,6 +102,8 @@ func (i *inventory) Collect(out chan<- prometheus.Metric) {
 	for _, direction := range []v1alpha1.ScaleDirection{v1alpha1.ScaleUp, v1alpha1.ScaleDown} {
 		gauge(out, i.pending, float64(pending[direction]), strings.ToLower(string(direction)))
 	}
+
+	out <- prometheus.MustNewConstMetric(i.glass, prometheus.CounterValue, float64(i.config.BreakGlass()))
 
 	// Instance types are not a label, because there may be hundreds.
 	type offeringLabels struct {

@@ -66,6 +66,8 @@ type Config struct {
 	// Notifications returns the number of attempts to send notifications; nil means that none
 	// are configured.
 	Notifications func() map[notify.Attempt]int
+	// BreakGlass returns the number of changes that began by a break-glass approval.
+	BreakGlass func() int
 	// Kproximate adds kproximate's metrics under their own names, for its dashboards.
 	// Client then reads Nodes and Pods.
 	Kproximate bool
@@ -93,6 +95,9 @@ func Register(registry prometheus.Registerer, config Config) (*Observer, error) 
 	}
 	if config.Notifications == nil {
 		config.Notifications = func() map[notify.Attempt]int { return nil }
+	}
+	if config.BreakGlass == nil {
+		config.BreakGlass = func() int { return 0 }
 	}
 	observer := newObserver(config)
 	collectors := []prometheus.Collector{
