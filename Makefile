@@ -82,7 +82,7 @@ unit: ## run the tests that require only Go: no engine, provider, control plane 
 LONG_TESTS := ./test/cluster ./test/hostile ./test/e2e ./test/faults ./test/upgrade ./test/backends ./internal/scaler
 
 .PHONY: test
-test: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) $(HELM) baseline postgres gitea qemu ## run the tests of every change, with the real engines, provider and backends
+test: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) $(HELM) baseline postgres gitea promtool qemu ## run the tests of every change, with the real engines, provider and backends
 	@# Run two packages per core, because tests wait half of the time. make verify runs vet. Without symbols, a binary is linked in half the time.
 	go test -p 4 -timeout $(TEST_TIMEOUT) -vet=off -ldflags='-s -w' $(TESTFLAGS) $(if $(filter ./...,$(PKG)),$(LONG_TESTS)) $(PKG)
 	$(if $(filter ./...,$(PKG)),$(IN_SIM) go test -vet=off -ldflags='-s -w' $(TESTFLAGS) ./...)
@@ -384,6 +384,11 @@ gitea:
 .PHONY: baseline
 baseline:
 	@sh tools/baseline.sh $(TOOLS)/baseline
+
+# promtool finds or downloads the program that tests the chart's alerts.
+.PHONY: promtool
+promtool:
+	@sh tools/promtool.sh $(TOOLS)/promtool
 
 # qemu finds or installs QEMU and the kernel for the tests of the host agent.
 .PHONY: qemu
