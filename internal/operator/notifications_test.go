@@ -61,6 +61,7 @@ func TestNotices(t *testing.T) {
 		{of(plan("Superseded"), "ScalePlanFinished", "Superseded: x"), "", ""},
 		{of(plan("Applied"), "ScalePlanFinished", "Applied: x"), "", ""},
 		{of(plan("Approved"), "ScalePlanDecided", "approved by alice"), "", ""},
+		{of(plan("Approved"), "BreakGlassApproval", "alice: shop down"), "waiting ScalePlan workers-7f3a", "glass"},
 		{of(claim("w-1"), "VMFailed", "creating VM w-1 failed"), "failed NodeClaim w-1", "w-1"},
 		{of(pool, "VMFailed", "creating VM w-1 failed"), "failed NodePool workers", "w-1"},
 		{of(claim("w-2"), "VMFailed", "creating VM w-2 failed"), "failed NodeClaim w-2", "w-2"},
