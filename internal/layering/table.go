@@ -50,6 +50,7 @@ func Table() []Row {
 		{Package: "fleet", Floor: 1, Pure: true},
 		{Package: "internal/crd", Floor: 1},
 		{Package: "internal/freeze", Floor: 1},
+		{Package: "internal/prtext", Floor: 1},
 		{Package: "internal/signature", Floor: 1},
 		{Package: "internal/statesim", Floor: 1, Support: true},
 		{Package: "internal/sysfs", Floor: 1},
