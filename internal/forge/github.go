@@ -33,20 +33,24 @@ func newGitHub(c connection, base *url.URL, owner, repo string) (Client, error) 
 
 func (g *gitHubClient) Open(ctx context.Context) ([]PullRequest, error) {
 	options := &github.PullRequestListOptions{State: "open", Base: g.base, Sort: "created", Direction: "asc"}
-	return collect(MaxOpen, g.tooMany("open pull requests", MaxOpen), func(page int) ([]PullRequest, bool, error) {
+	list, err := collect(MaxOpen, g.tooMany("open pull requests", MaxOpen), func(page int) ([]*github.PullRequest, bool, error) {
 		options.ListOptions = github.ListOptions{Page: page, PerPage: pageSize}
 		list, answer, err := g.api.PullRequests.List(ctx, g.owner, g.repo, options)
 		if err != nil {
 			return nil, false, g.failed("listing pull requests", "the repository", err)
 		}
-		entries := make([]PullRequest, 0, len(list))
-		for _, entry := range list {
-			if entry.GetBase().GetRef() == g.base { // what the answer says counts, not what was asked
-				entries = append(entries, pullOfGitHub(entry))
-			}
-		}
-		return entries, answer.NextPage != 0, nil
+		return list, answer.NextPage != 0, nil
 	})
+	if err != nil {
+		return nil, err
+	}
+	var open []PullRequest
+	for _, entry := range list {
+		if entry.GetBase().GetRef() == g.base { // what the answer says counts, not what was asked
+			open = append(open, pullOfGitHub(entry))
+		}
+	}
+	return open, nil
 }
 
 func (g *gitHubClient) Get(ctx context.Context, number int) (PullRequest, error) {
