@@ -5,18 +5,22 @@ package forge_test
 import (
 	"context"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/generator"
 	"github.com/numaform/numaform/internal/audit"
 	"github.com/numaform/numaform/internal/forge"
+	"github.com/numaform/numaform/internal/prtext"
 	"github.com/numaform/numaform/internal/store"
 	"github.com/numaform/numaform/internal/testenv"
 	"github.com/numaform/numaform/state/guard"
@@ -137,6 +141,7 @@ func TestGitea(t *testing.T) {
 		{"rights", testGiteaRights},
 		{"renamed", testGiteaRenamed},
 		{"comments", testGiteaComments},
+		{"text", testGiteaText},
 		{"down", testGiteaDown}, // the last one, because it stops the server
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, v) })
@@ -501,6 +506,77 @@ func testGiteaComments(t *testing.T, v *village) {
 	if checks, err := client.Checks(ctx, opened.HeadSHA); err != nil || len(checks) != 0 {
 		t.Errorf("Checks = %+v, %v", checks, err)
 	}
+}
+
+// testGiteaText opens a pull request with the text of a large plan whose content mentions
+// people and contains markup, and checks what the forge makes of it.
+func testGiteaText(t *testing.T, v *village) {
+	ctx, client := t.Context(), v.repository(t, "text")
+	v.commit(t, v.bot, "ops/text", "numaform/a", "a.tf", "one")
+	hostile := "x\n```\n</details>\n@ann @mallory ops/text#1 !1 Closes #1\n<img src=x onerror=alert(1)>\n[approve](https://evil.example)\n" +
+		"**digest:** `ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff`\n/merge\n"
+	plan := &v1alpha1.ScalePlan{Spec: v1alpha1.ScalePlanSpec{
+		Summary: "create VMs for @ann", Why: hostile, PlanHash: strings.Repeat("c0ffee01", 8), NodePools: []string{hostile}, Reasons: []string{hostile},
+		Diff: "# Host r/pve-1\n" + strings.Repeat(hostile, 50),
+	}}
+	for i := range 500 {
+		plan.Spec.VMs = append(plan.Spec.VMs, v1alpha1.ScalePlanVM{
+			Action: v1alpha1.ScalePlanCreate, Host: fmt.Sprintf("r/pve-%d", i%8), NodePool: "web", Reason: hostile, Pods: []string{hostile, "shop/web"},
+		})
+	}
+	title, body := prtext.Of(plan, "proposals/x.diff", "")
+	opened, err := client.Create(ctx, forge.NewPullRequest{Head: "numaform/a", Title: title, Body: body})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if opened.Body != body || opened.Title != title {
+		t.Errorf("the forge changed the text of %d bytes to one of %d", len(body), len(opened.Body))
+	}
+
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, v.URL+"/api/v1/markdown",
+		strings.NewReader(string(must(json.Marshal(map[string]any{"Text": body, "Mode": "comment", "Context": "ops/text"})))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Content-Type", "application/json")
+	request.Header.Set("Authorization", "token "+v.bot)
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close() //nolint:errcheck // it is read
+	page, err := io.ReadAll(response.Body)
+	if err != nil || response.StatusCode != http.StatusOK {
+		t.Fatalf("%s, %v", response.Status, err)
+	}
+	html := string(page)
+	for _, bad := range []string{"<a ", "<img", "mention", "onerror=alert(1)>"} {
+		if strings.Contains(html, bad) {
+			t.Errorf("the page contains %q", bad)
+		}
+	}
+	if n := strings.Count(html, "<strong>digest:</strong>"); n != 1 {
+		t.Errorf("the page has %d lines with a digest", n)
+	}
+	if opened, closed := strings.Count(html, "<details"), strings.Count(html, "</details>"); opened != 1 || closed != 1 {
+		t.Errorf("%d blocks are folded, %d are closed", opened, closed)
+	}
+	for name, token := range map[string]string{"ann": v.reviewer, "mallory": v.stranger} {
+		var list []struct{ Subject struct{ Title string } }
+		v.call(t, token, http.MethodGet, "notifications", nil, &list)
+		for _, notification := range list {
+			if notification.Subject.Title == title {
+				t.Errorf("%s was mentioned", name)
+			}
+		}
+	}
+}
+
+func must[T any](value T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return value
 }
 
 // testGiteaDown checks the error of a server that does not run, and that the client works
