@@ -5,7 +5,7 @@ import (
 	"strings"
 
 	"github.com/numaform/numaform/api/v1alpha1"
-	"github.com/numaform/numaform/internal/forge"
+	"github.com/numaform/numaform/internal/prtext"
 	"github.com/numaform/numaform/internal/store"
 )
 
@@ -72,31 +72,8 @@ func clip(text string, most int) string {
 	return string(runes[:most-1]) + "…"
 }
 
-// maxLines is the maximum size of the description of a plan in the text of its pull request,
-// which leaves room for the rest of the text.
-const maxLines = forge.MaxBody - 4<<10
-
 // text returns the title and the text of a plan's pull request. Nothing in them is ever read
 // again: they are for people.
 func (r *Reviewer) text(plan *v1alpha1.ScalePlan, note string) (title, body string) {
-	var b strings.Builder
-	if note != "" {
-		fmt.Fprintf(&b, "> %s\n\n", note)
-	}
-	fmt.Fprintf(&b, "%s: %s.\n\ndigest: `%s`\n\n```text\n", plan.Spec.Summary, unfenced(clip(plan.Spec.Why, 500)), plan.Spec.PlanHash)
-	size := 0
-	lines := about(plan)
-	for i, line := range lines {
-		line = unfenced(line)
-		if size += len(line) + 1; size > maxLines {
-			fmt.Fprintf(&b, "… %d more lines: see the file\n", len(lines)-i)
-			break
-		}
-		b.WriteString(line + "\n")
-	}
-	fmt.Fprintf(&b, "```\n\nThe plan is in the file `proposals/%s.diff`. An approval covers exactly this commit; comments approve nothing.\n", plan.Name)
-	return clip("numaform: "+plan.Spec.Summary, 200), b.String()
+	return prtext.Of(plan, "proposals/"+plan.Name+".diff", note)
 }
-
-// unfenced returns a text that does not end a block of code.
-func unfenced(text string) string { return strings.ReplaceAll(text, "```", "'''") }
