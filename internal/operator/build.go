@@ -172,6 +172,23 @@ func (b *builder) closed() []scheduling.OfferingSelector {
 	return offers
 }
 
+// garbage creates the controllers that remove VMs without a NodeClaim.
+func (b *builder) garbage(writer *scaler.Writer) *garbage.Collector {
+	return garbage.New(garbage.Config{
+		Client:       b.manager.GetClient(),
+		Live:         b.live,
+		Recorder:     b.recorder,
+		Writer:       writer,
+		Unavailable:  b.unavailable,
+		Snapshot:     b.inventory.Recent,
+		ClusterID:    b.config.ClusterID,
+		Paused:       b.control.paused,
+		Clock:        b.clock,
+		NewNodeClaim: func(vm fleet.VM, pool *karpv1.NodePool) *karpv1.NodeClaim { return scheduling.NewNodeClaim(vm, pool) },
+		Self:         b.self(),
+	})
+}
+
 // apply creates the parts of a controller that makes changes.
 func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, error) {
 	// These parts are created last. The other parts use them only while the manager runs.
@@ -236,19 +253,7 @@ func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, err
 		Changed:  b.inventory.Stale,
 	})
 	approvals.Watch(writer)
-	collector = garbage.New(garbage.Config{
-		Client:       cached,
-		Live:         b.live,
-		Recorder:     b.recorder,
-		Writer:       writer,
-		Unavailable:  b.unavailable,
-		Snapshot:     b.inventory.Recent,
-		ClusterID:    b.config.ClusterID,
-		Paused:       b.control.paused,
-		Clock:        b.clock,
-		NewNodeClaim: func(vm fleet.VM, pool *karpv1.NodePool) *karpv1.NodeClaim { return scheduling.NewNodeClaim(vm, pool) },
-		Self:         b.self(),
-	})
+	collector = b.garbage(writer)
 	provider := cloudprovider.New(cloudprovider.Config{
 		ClusterID:   b.config.ClusterID,
 		Overlays:    b.karpenter.FeatureGates.NodeOverlay,
