@@ -3,6 +3,7 @@
 package freeze
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -85,8 +86,8 @@ func Parse(path string, configs []Config) (Windows, error) {
 	return windows, errors.Join(mistakes...)
 }
 
-func parse(c *Config) (w window, err error) {
-	w = window{name: c.Name, duration: c.Duration, directions: c.Directions}
+func parse(c *Config) (window, error) {
+	w := window{name: c.Name, duration: c.Duration, directions: c.Directions}
 	once := c.Start != "" || c.End != ""
 	repeated := c.Schedule != "" || c.Duration != 0 || c.TimeZone != ""
 	if strings.TrimSpace(c.Name) == "" {
@@ -100,42 +101,50 @@ func parse(c *Config) (w window, err error) {
 	if once == repeated {
 		return w, errors.New("set either start and end, or schedule and duration")
 	}
+	set := w.parseRepeated
 	if once {
-		for _, bound := range []struct {
-			key, value string
-			to         *time.Time
-		}{{"start", c.Start, &w.start}, {"end", c.End, &w.end}} {
-			if *bound.to, err = time.Parse(time.RFC3339, bound.value); err != nil {
-				return w, fmt.Errorf("%s: %q: must be a time such as 2026-12-20T00:00:00+01:00", bound.key, bound.value)
-			}
-		}
-		if !w.start.Before(w.end) {
-			return w, fmt.Errorf("end: %s: must be after start", c.End)
-		}
-		return w, nil
+		set = w.parseOnce
 	}
+	err := set(c)
+	return w, err
+}
+
+// parseOnce sets the bounds of a window that occurs once.
+func (w *window) parseOnce(c *Config) (err error) {
+	for _, bound := range []struct {
+		key, value string
+		to         *time.Time
+	}{{"start", c.Start, &w.start}, {"end", c.End, &w.end}} {
+		if *bound.to, err = time.Parse(time.RFC3339, bound.value); err != nil {
+			return fmt.Errorf("%s: %q: must be a time such as 2026-12-20T00:00:00+01:00", bound.key, bound.value)
+		}
+	}
+	if !w.start.Before(w.end) {
+		return fmt.Errorf("end: %s: must be after start", c.End)
+	}
+	return nil
+}
+
+// parseRepeated sets the schedule of a window that occurs again and again.
+func (w *window) parseRepeated(c *Config) (err error) {
 	if c.Duration < shortest || c.Duration > longest {
-		return w, fmt.Errorf("duration: %s: must be from %s to %s", c.Duration, shortest, longest)
+		return fmt.Errorf("duration: %s: must be from %s to %s", c.Duration, shortest, longest)
 	}
 	if _, err := time.LoadLocation(c.TimeZone); err != nil || c.TimeZone == "Local" {
-		return w, fmt.Errorf("time_zone: %q: must be a name such as Europe/Berlin", c.TimeZone)
+		return fmt.Errorf("time_zone: %q: must be a name such as Europe/Berlin", c.TimeZone)
 	}
 	// cron.ParseStandard accepts a time zone in the schedule, and intervals that have no
 	// fixed start.
 	if strings.Contains(c.Schedule, "=") || strings.HasPrefix(c.Schedule, "@every") {
-		return w, fmt.Errorf("schedule: %q: must be five fields such as \"0 18 * * 5\": use time_zone for a time zone", c.Schedule)
+		return fmt.Errorf("schedule: %q: must be five fields such as \"0 18 * * 5\": use time_zone for a time zone", c.Schedule)
 	}
-	zone := c.TimeZone
-	if zone == "" {
-		zone = "UTC"
-	}
-	if w.schedule, err = cron.ParseStandard("CRON_TZ=" + zone + " " + c.Schedule); err != nil {
-		return w, fmt.Errorf("schedule: %q: must be five fields such as \"0 18 * * 5\": %w", c.Schedule, err)
+	if w.schedule, err = cron.ParseStandard("CRON_TZ=" + cmp.Or(c.TimeZone, "UTC") + " " + c.Schedule); err != nil {
+		return fmt.Errorf("schedule: %q: must be five fields such as \"0 18 * * 5\": %w", c.Schedule, err)
 	}
 	if w.schedule.Next(time.Now()).IsZero() {
-		return w, fmt.Errorf("schedule: %q: never happens: correct the day or the month", c.Schedule)
+		return fmt.Errorf("schedule: %q: never happens: correct the day or the month", c.Schedule)
 	}
-	return w, nil
+	return nil
 }
 
 // maxChained limits how many overlapping occurrences of a schedule one Active combines.

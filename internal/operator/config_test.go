@@ -61,7 +61,10 @@ func TestLoadDefaults(t *testing.T) {
 		Notifications: operator.Notifications{Interval: time.Minute, Repeat: 4 * time.Hour},
 		Intervals:     operator.Intervals{Update: 30 * time.Second, Full: 10 * time.Minute, Lease: 10 * time.Second},
 		Engine:        operator.Engine{Version: ">= 1.8"},
-		Fleet:         operator.Fleet{Dir: filepath.Join(dir, "fleet"), Backend: operator.Backend{Type: "local"}},
+		Fleet: operator.Fleet{
+			Dir: filepath.Join(dir, "fleet"), Backend: operator.Backend{Type: "local"},
+			Git: operator.Git{Forge: operator.Forge{Quorum: 1, Merge: "person", Poll: 30 * time.Second}},
+		},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("config (-want +got):\n%s", diff)

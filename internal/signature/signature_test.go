@@ -78,23 +78,29 @@ func sign(t *testing.T, signer ssh.Signer, s signature.Statement) string {
 	return armored
 }
 
-// handmade returns a signature with parts that Sign never makes.
-func handmade(t *testing.T, signer ssh.Signer, content []byte, namespace, hash, algorithm string, version uint32, trailing string) string {
+// handmade is a signature with parts that Sign never makes.
+type handmade struct {
+	namespace, hash, algorithm string
+	version                    uint32
+	trailing                   string
+}
+
+func (h handmade) sign(t *testing.T, signer ssh.Signer, content []byte) string {
 	t.Helper()
 	sum := sha256.Sum256(content)
 	toSign := append([]byte("SSHSIG"), ssh.Marshal(struct {
 		Namespace, Reserved, Hash string
 		Digest                    []byte
-	}{namespace, "", hash, sum[:]})...)
-	made, err := signer.(ssh.AlgorithmSigner).SignWithAlgorithm(rand.Reader, toSign, algorithm)
+	}{h.namespace, "", h.hash, sum[:]})...)
+	made, err := signer.(ssh.AlgorithmSigner).SignWithAlgorithm(rand.Reader, toSign, h.algorithm)
 	if err != nil {
 		t.Fatal(err)
 	}
 	blob := append([]byte("SSHSIG"), ssh.Marshal(struct {
 		Version                                uint32
 		Key, Namespace, Reserved, Hash, Signed string
-	}{version, string(signer.PublicKey().Marshal()), namespace, "", hash, string(ssh.Marshal(made))})...)
-	return string(pem.EncodeToMemory(&pem.Block{Type: "SSH SIGNATURE", Bytes: append(blob, trailing...)}))
+	}{h.version, string(signer.PublicKey().Marshal()), h.namespace, "", h.hash, string(ssh.Marshal(made))})...)
+	return string(pem.EncodeToMemory(&pem.Block{Type: "SSH SIGNATURE", Bytes: append(blob, h.trailing...)}))
 }
 
 func TestVerify(t *testing.T) {
@@ -137,13 +143,13 @@ func TestVerifyRefuses(t *testing.T) {
 		{"huge", armored + strings.Repeat("\n", signature.MaxLength), "at most"},
 		{"no content", string(pem.EncodeToMemory(&pem.Block{Type: "SSH SIGNATURE", Bytes: []byte("SSHSIG")})), "damaged"},
 		{"a flipped bit", string(pem.EncodeToMemory(&pem.Block{Type: "SSH SIGNATURE", Bytes: flipped})), "another text"},
-		{"of a git commit", handmade(t, signer, content, "git", "sha256", ssh.KeyAlgoED25519, 1, ""), `namespace is "git"`},
-		{"of a file", handmade(t, signer, content, "file", "sha256", ssh.KeyAlgoED25519, 1, ""), `namespace is "file"`},
-		{"trailing bytes", handmade(t, signer, content, signature.Namespace, "sha256", ssh.KeyAlgoED25519, 1, "x"), "damaged"},
-		{"a later version", handmade(t, signer, content, signature.Namespace, "sha256", ssh.KeyAlgoED25519, 2, ""), "version"},
-		{"hash md5", handmade(t, signer, content, signature.Namespace, "md5", ssh.KeyAlgoED25519, 1, ""), "hash algorithm"},
-		{"RSA with SHA-1", handmade(t, rsaKey(t, 2048), content, signature.Namespace, "sha256", ssh.KeyAlgoRSA, 1, ""), `algorithm is "ssh-rsa"`},
-		{"a short RSA key", handmade(t, weak, content, signature.Namespace, "sha256", ssh.KeyAlgoRSASHA256, 1, ""), "1024 bits"},
+		{"of a git commit", handmade{"git", "sha256", ssh.KeyAlgoED25519, 1, ""}.sign(t, signer, content), `namespace is "git"`},
+		{"of a file", handmade{"file", "sha256", ssh.KeyAlgoED25519, 1, ""}.sign(t, signer, content), `namespace is "file"`},
+		{"trailing bytes", handmade{signature.Namespace, "sha256", ssh.KeyAlgoED25519, 1, "x"}.sign(t, signer, content), "damaged"},
+		{"a later version", handmade{signature.Namespace, "sha256", ssh.KeyAlgoED25519, 2, ""}.sign(t, signer, content), "version"},
+		{"hash md5", handmade{signature.Namespace, "md5", ssh.KeyAlgoED25519, 1, ""}.sign(t, signer, content), "hash algorithm"},
+		{"RSA with SHA-1", handmade{signature.Namespace, "sha256", ssh.KeyAlgoRSA, 1, ""}.sign(t, rsaKey(t, 2048), content), `algorithm is "ssh-rsa"`},
+		{"a short RSA key", handmade{signature.Namespace, "sha256", ssh.KeyAlgoRSASHA256, 1, ""}.sign(t, weak, content), "1024 bits"},
 		{"another plan", sign(t, signer, other), "another text"},
 	} {
 		if key, err := signature.Verify(content, test.armored); err == nil || key != nil || !strings.Contains(err.Error(), test.want) {
@@ -151,7 +157,7 @@ func TestVerifyRefuses(t *testing.T) {
 		}
 	}
 	// The same by hand, but right: the refusals above are about their own part.
-	if _, err := signature.Verify(content, handmade(t, signer, content, signature.Namespace, "sha256", ssh.KeyAlgoED25519, 1, "")); err != nil {
+	if _, err := signature.Verify(content, handmade{signature.Namespace, "sha256", ssh.KeyAlgoED25519, 1, ""}.sign(t, signer, content)); err != nil {
 		t.Error(err)
 	}
 	if _, err := signature.Verify(content, sign(t, signer, other)); !errors.Is(err, signature.ErrOtherText) {

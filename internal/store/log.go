@@ -371,15 +371,12 @@ func (s *Sealed) Verify(ctx context.Context, evidence audit.Evidence) (*Audit, e
 		return nil, err
 	}
 	found := &Audit{Key: signer.Key()}
-	var mine *historyLog
-	if content != nil {
-		mine = &historyLog{signer: signer}
-		if mine.head, err = parseHead(content); err != nil {
-			return nil, fmt.Errorf("the head beside the key in %s: %w", s.vault, err)
-		}
-		if !mine.head.empty() {
-			evidence.Checkpoints = append(slices.Clone(evidence.Checkpoints), signer.Checkpoint(mine.head.Base, mine.head.ID))
-		}
+	mine, err := s.ownLog(content, signer)
+	if err != nil {
+		return nil, err
+	}
+	if mine != nil && !mine.head.empty() {
+		evidence.Checkpoints = append(slices.Clone(evidence.Checkpoints), signer.Checkpoint(mine.head.Base, mine.head.ID))
 	}
 	evidence.Keys = append([]*translog.Key{signer.Key()}, evidence.Keys...)
 	found.Report = audit.Verify(list, evidence)
@@ -401,6 +398,18 @@ func (s *Sealed) Verify(ctx context.Context, evidence audit.Evidence) (*Audit, e
 		return found, s.confirm(ctx, content, mine.head)
 	}
 	return found, nil
+}
+
+// ownLog returns the log with a head of the vault, or nil if the vault has none.
+func (s *Sealed) ownLog(content []byte, signer *translog.Signer) (*historyLog, error) {
+	if content == nil {
+		return nil, nil //nolint:nilnil // there is no log yet
+	}
+	parsed, err := parseHead(content)
+	if err != nil {
+		return nil, fmt.Errorf("the head beside the key in %s: %w", s.vault, err)
+	}
+	return &historyLog{signer: signer, head: parsed}, nil
 }
 
 // verifyWithoutKey verifies what the store has with the given public keys.

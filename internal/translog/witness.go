@@ -87,7 +87,7 @@ func (w *Witness) Cosign(signed []byte, at time.Time) ([]byte, error) {
 		return nil, err
 	}
 	seconds := max(0, at.Unix())
-	signature := binary.BigEndian.AppendUint64(nil, uint64(seconds)) //nolint:gosec // it is not negative
+	signature := binary.BigEndian.AppendUint64(nil, uint64(seconds))
 	signature = append(signature, ed25519.Sign(w.private, cosigned(c, seconds))...)
 	return append(signed[:len(signed):len(signed)], signatureLine(w.name, algorithmCosignature, w.public(), signature)...), nil
 }

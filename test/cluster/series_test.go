@@ -77,7 +77,7 @@ func scrape(ctx context.Context, address string) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer response.Body.Close()
+	defer response.Body.Close() //nolint:errcheck // only read
 	text, err := io.ReadAll(response.Body)
 	if err != nil {
 		return nil, err
