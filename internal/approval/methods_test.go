@@ -394,7 +394,7 @@ func TestReplacementsOfManualPoolsWait(t *testing.T) {
 		t.Errorf("%q go", got)
 	}
 	plan := s.plan(v1alpha1.ScalePlanPending)
-	if plan.Spec.Summary != "1 to create, 1 to delete on lab/pve-1" || plan.Spec.Reasons[0] != "a new node replaces removed ones, and scale-up of NodePool slow is manual" {
+	if plan.Spec.Summary != "1 to create, 1 to delete on lab/pve-1" || plan.Spec.Reasons[0] != "a new node replaces removed ones: scale-up of NodePool slow is manual" {
 		t.Errorf("plan is %+v", plan.Spec)
 	}
 	if want := "-2 vCPUs, -2 GiB memory, -8 GiB disk, not including 1 VM of unknown size"; !strings.HasSuffix(plan.Spec.Cost, want) {

@@ -129,12 +129,14 @@ func TestStillUpdatable(t *testing.T) {
 	}
 }
 
-// meddler is a gate that approves everything, and first runs a function between the plan
-// and the apply.
+// meddler is a gate that approves everything, and runs a function between the plan and the
+// apply of an update in place.
 type meddler struct{ meddle func() }
 
-func (m meddler) Asks(context.Context, *scaler.RootPlan) (bool, error) {
-	m.meddle()
+func (m meddler) Asks(_ context.Context, plan *scaler.RootPlan) (bool, error) {
+	if plan.InPlace {
+		m.meddle()
+	}
 	return false, nil
 }
 

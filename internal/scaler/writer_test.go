@@ -212,10 +212,10 @@ type gate struct {
 	manual bool
 }
 
-func (g *gate) Asks(context.Context, *scaler.RootPlan) (bool, error) {
+func (g *gate) Asks(_ context.Context, plan *scaler.RootPlan) (bool, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.manual, nil
+	return g.manual && plan.InPlace, nil
 }
 
 func (g *gate) Approver(context.Context, *scaler.RootPlan) (*audit.Approval, error) {

@@ -385,11 +385,7 @@ func (s *Sealed) Verify(ctx context.Context, evidence audit.Evidence) (*Audit, e
 			found.Checkpoint = []byte(found.Logs[i].Checkpoint)
 		}
 	}
-	for i := range list {
-		if list[i].Verified && list[i].Change.Kind == audit.KindContinue {
-			found.Continued = list[i].Change.Time
-		}
-	}
+	found.Continued = continued(list)
 	if rewritten := slices.DeleteFunc(found.Open(), func(f audit.Finding) bool { return !f.Fault.Rewritten() }); len(rewritten) > 0 {
 		found.Rewritten = &RewrittenError{Findings: rewritten, Older: mine.older(list, rewritten)}
 		return found, nil
@@ -398,6 +394,16 @@ func (s *Sealed) Verify(ctx context.Context, evidence audit.Evidence) (*Audit, e
 		return found, s.confirm(ctx, content, mine.head)
 	}
 	return found, nil
+}
+
+// continued returns when the controller last went on by itself.
+func continued(list []audit.Entry) (last time.Time) {
+	for i := range list {
+		if list[i].Verified && list[i].Change.Kind == audit.KindContinue {
+			last = list[i].Change.Time
+		}
+	}
+	return last
 }
 
 // ownLog returns the log with a head of the vault, or nil if the vault has none.

@@ -116,7 +116,7 @@ func TestRightsAreOfThingsThatExist(t *testing.T) {
 	verbs["certificates.k8s.io/signers"] = []string{"approve"}
 	verbs["karpenter.sh/nodeclaims/finalizers"] = []string{"update"}
 	verbs["karpenter.sh/nodepools/finalizers"] = []string{"update"}
-	verbs["numaform.dev/scaleplans"] = append(verbs["numaform.dev/scaleplans"], "approve")
+	verbs["numaform.dev/scaleplans"] = append(verbs["numaform.dev/scaleplans"], "approve", "break-glass")
 	for _, g := range grants(t, objects) {
 		for _, key := range g.resources() {
 			for _, verb := range g.rule.Verbs {
@@ -349,9 +349,9 @@ func TestEveryReleaseIsAccepted(t *testing.T) {
 	installed(t)
 	for _, release := range releases(t) {
 		for _, object := range testenv.RenderChart(t, testenv.Chart{Namespace: "kube-system", Values: release.values}) {
-			// The test cluster has neither the CRD of the Prometheus operator nor this
+			// The test cluster has neither the CRDs of the Prometheus operator nor this
 			// namespace.
-			if object.GetKind() == "ServiceMonitor" || object.GetNamespace() == "node-templates" {
+			if object.GetKind() == "ServiceMonitor" || object.GetKind() == "PrometheusRule" || object.GetNamespace() == "node-templates" {
 				continue
 			}
 			if err := dryRun(object); err != nil {
