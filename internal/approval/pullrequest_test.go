@@ -44,6 +44,26 @@ func TestApprovedByPullRequest(t *testing.T) {
 	}
 }
 
+// TestPullRequestNeedsSignatures checks that the merge of a pull request does not replace
+// required signatures: the plan begins when a user approves it with them.
+func TestPullRequestNeedsSignatures(t *testing.T) {
+	b := newBench(t, guard.DefaultRules())
+	keys, policy := newSigners(t)
+	b.policy = policy
+	b.pool("slow", "manual", "")
+	vm := placed("slow", pve1, 4096, "a")
+	b.want(0, vm)
+	plan := b.plan(v1alpha1.ScalePlanPending)
+	b.decide(plan, plan.Spec.PlanHash, "")
+	b.want(0, vm)
+	if got := b.waitsFor(); !strings.Contains(got, "0 of 2 signatures") {
+		t.Errorf("a merge alone waits for %q", got)
+	}
+	b.approve(b.plan(v1alpha1.ScalePlanPending))
+	b.add(b.plan(v1alpha1.ScalePlanPending), keys.sign(t, "alice", plan), keys.sign(t, "bob", plan))
+	b.want(1, vm)
+}
+
 // TestRejectedByPullRequest ends a plan that its pull request rejected, and does not propose
 // it again.
 func TestRejectedByPullRequest(t *testing.T) {

@@ -136,7 +136,7 @@ type Approval struct {
 	// ScalePlan is the name of the ScalePlan, or empty for a command.
 	ScalePlan string `json:"scale_plan,omitempty"`
 	// Statement is the text that was signed, and Signatures are its signatures; empty if
-	// nobody signed.
+	// it has none.
 	Statement  string      `json:"statement,omitempty"`
 	Signatures []Signature `json:"signatures,omitempty"`
 	// BreakGlass is the reason of an emergency approval, which does without the required

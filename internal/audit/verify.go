@@ -327,7 +327,7 @@ func (r *replay) advance(tree translog.Tree) {
 	for _, root := range r.roots[tree.Size] {
 		if root != tree.Root() {
 			r.verifier.add(FaultForked, Finding{Log: r.origin, Last: tree.Size - 1, Checkpoint: root.String()}, nil,
-				"the first %d records of %s are not those of a signed checkpoint: the history was rewritten", tree.Size, r.origin)
+				"the first %d records of %s differ from a signed checkpoint: the history was rewritten", tree.Size, r.origin)
 		}
 	}
 	delete(r.roots, tree.Size)

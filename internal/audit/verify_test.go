@@ -144,8 +144,8 @@ type edit struct {
 	name string
 	// change changes a history, and returns the findings.
 	change func(h *[]audit.Entry) []finding
-	// forks is set if the key signed two records with one number: which of them is right,
-	// nobody can tell.
+	// forks is set if the key signed two records with one number: which of them is right
+	// is unknown.
 	forks bool
 }
 

@@ -301,8 +301,8 @@ func newHistoryCheckpoint(process Process) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "checkpoint",
 		Short: "Print the signed checkpoint of the history",
-		Long: "Print the signed checkpoint of each log of the history (C2SP tlog-checkpoint). Keep it where nobody who can change the\n" +
-			"fleet can change it: with it, numaform history verify finds each record before it that was changed or removed later.",
+		Long: "Print the signed checkpoint of each log of the history (C2SP tlog-checkpoint). Keep it where writers of the fleet have\n" +
+			"no write access: with it, numaform history verify finds each record before it that was changed or removed later.",
 		Args: arguments(0, 0),
 		RunE: func(command *cobra.Command, _ []string) error {
 			_, opened, err := o.open(process)
@@ -345,7 +345,7 @@ func newHistoryWitness(process Process) *cobra.Command {
 		Short: "Verify a history from another machine, and sign its checkpoints with a key of that machine",
 		Long: "Verify the history of --from, and check that it contains all that this witness has signed before. Then sign its checkpoints\n" +
 			"with the key of the witness (C2SP tlog-cosignature), store them in --seen, and print them. Run it regularly on a machine\n" +
-			"that nobody who can change the fleet can change: what it signed cannot be rewritten unnoticed, even with the key of the\n" +
+			"without access for writers of the fleet: what it signed cannot be rewritten unnoticed, even with the key of the\n" +
 			"installation. --new-key NAME creates the key of the witness and prints its public key; NAME is a URL without schema, such\n" +
 			"as witness.example.com/numaform.",
 		Args: arguments(0, 0),

@@ -124,7 +124,7 @@ func (s *Stage) States() ([]string, error) {
 	return filepath.Glob(filepath.Join(s.StateDir(), "states", "*", "*", "terraform.tfstate"))
 }
 
-// Setenv adds environment variables to those of the commands.
+// Setenv adds environment variables to the environment of the commands.
 func (s *Stage) Setenv(entries ...string) { s.env = append(s.env, entries...) }
 
 // Numaform runs a command, prints its output, and returns its stdout and exit code.

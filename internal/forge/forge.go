@@ -107,7 +107,7 @@ type NewPullRequest struct {
 	Title, Body string
 	// Labels that do not exist are created where the forge requires it.
 	Labels []string
-	// Reviewers are logins that are asked for a review, in addition to those of CODEOWNERS.
+	// Reviewers are logins that are asked for a review, in addition to the owners in CODEOWNERS.
 	Reviewers []string
 }
 

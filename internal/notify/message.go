@@ -134,6 +134,6 @@ func plain(text string, limit int) string {
 // mention matches the words that notify everyone in a room of Slack, Mattermost or Matrix.
 var mention = regexp.MustCompile(`(?i)@(here|channel|all|everyone|room)`)
 
-// unmentioned returns a text that notifies nobody. A character without width separates @
+// unmentioned returns a text that mentions no user. A character without width separates @
 // from its word.
 func unmentioned(text string) string { return mention.ReplaceAllString(text, "@\u200b$1") }

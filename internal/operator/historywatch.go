@@ -154,7 +154,7 @@ func (h *historyWatch) decide(ctx context.Context, found *store.Audit) error {
 	case found.Rewritten.Older:
 		held = found.Rewritten
 	case h.clock.Since(since) >= heldFor || h.clock.Since(found.Continued) < heldAgain:
-		why := fmt.Sprintf("the history was rewritten and nobody accepted it within %s: numaform goes on", heldFor)
+		why := fmt.Sprintf("the history was rewritten and not accepted within %s: numaform continues", heldFor)
 		id, err := h.accept(ctx, audit.KindContinue, why, pending)
 		if err != nil {
 			return fmt.Errorf("recording that numaform goes on: %w", err)

@@ -49,7 +49,7 @@ func (f *Forge) check() []error {
 		mistakes = append(mistakes, fmt.Errorf("fleet.git.forge.merge %q: must be %s or %s", f.Merge, mergeByPerson, mergeAuto))
 	}
 	if f.Merge == mergeAuto && len(f.Approvers) == 0 {
-		mistakes = append(mistakes, errors.New("fleet.git.forge.merge: auto without approvers would merge changes that nobody approved: set fleet.git.forge.approvers, or merge: person"))
+		mistakes = append(mistakes, errors.New("fleet.git.forge.merge: auto without approvers would merge changes without an approval: set fleet.git.forge.approvers, or merge: person"))
 	}
 	if f.Quorum < 1 || f.Quorum > max(1, len(f.Approvers)) {
 		mistakes = append(mistakes, fmt.Errorf("fleet.git.forge.quorum: %d: must be at least 1, and at most the number of approvers, which is %d", f.Quorum, len(f.Approvers)))

@@ -474,7 +474,7 @@ func TestClosed(t *testing.T) {
 	}
 }
 
-// TestDecidedElsewhere closes pull requests with the reason when nobody needs them any more,
+// TestDecidedElsewhere closes pull requests with the reason when they are no longer needed,
 // or when their plan was decided in the cluster.
 func TestDecidedElsewhere(t *testing.T) {
 	t.Parallel()
