@@ -26,6 +26,8 @@ const (
 	PlanSHA256 = "plan-sha256"
 	// Change is the id of a change of the fleet.
 	Change = "change"
+	// Place has copies of the history's checkpoints.
+	Place = "place"
 	// Kind is the cause of a change, and Verdict the guard's decision about a plan.
 	Kind    = "kind"
 	Verdict = "verdict"

@@ -108,7 +108,7 @@ func (h *historyWatch) check(ctx context.Context) error {
 	for _, place := range h.places {
 		list, err := place.Load(ctx)
 		if err != nil {
-			log.FromContext(ctx).Error(err, "could not read the history's checkpoints", "place", place.String())
+			log.FromContext(ctx).Error(err, "could not read the history's checkpoints", logkey.Place, place.String())
 			continue
 		}
 		checkpoints = append(checkpoints, list...)
@@ -125,7 +125,7 @@ func (h *historyWatch) check(ctx context.Context) error {
 		reached = 0
 		for _, place := range h.places {
 			if err := place.Save(ctx, found.Logs[len(found.Logs)-1].ID, found.Checkpoint); err != nil {
-				log.FromContext(ctx).Error(err, "could not copy the history's checkpoint", "place", place.String())
+				log.FromContext(ctx).Error(err, "could not copy the history's checkpoint", logkey.Place, place.String())
 				continue
 			}
 			reached++
@@ -160,7 +160,7 @@ func (h *historyWatch) decide(ctx context.Context, found *store.Audit) error {
 			return fmt.Errorf("recording that numaform goes on: %w", err)
 		}
 		since = time.Time{}
-		log.FromContext(ctx).Info("continued after the history was rewritten", logkey.Reason, pending[0].Text, "change", id)
+		log.FromContext(ctx).Info("continued after the history was rewritten", logkey.Reason, pending[0].Text, logkey.Change, id)
 	default:
 		held = found.Rewritten
 	}
