@@ -144,9 +144,9 @@ func (g *giteaClient) Create(ctx context.Context, wanted NewPullRequest) (PullRe
 	}
 	pull := created.pull()
 	refused := g.label(ctx, pull.Number, wanted.Labels)
-	if len(wanted.Reviewers) > 0 {
-		_, err := g.call(ctx, http.MethodPost, nil, map[string]any{"reviewers": wanted.Reviewers}, nil, "pulls", strconv.Itoa(pull.Number), "requested_reviewers")
-		refused = errors.Join(refused, g.failed("requesting reviews", "a reviewer", err))
+	for _, reviewer := range wanted.Reviewers { // of several, the forge asks none if one cannot be asked
+		_, err := g.call(ctx, http.MethodPost, nil, map[string]any{"reviewers": []string{reviewer}}, nil, "pulls", strconv.Itoa(pull.Number), "requested_reviewers")
+		refused = errors.Join(refused, g.failed("requesting a review by "+reviewer, "user "+reviewer, err))
 	}
 	if refused != nil {
 		return pull, &IncompleteError{Forge: g.name, Number: pull.Number, Err: refused}

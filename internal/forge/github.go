@@ -99,9 +99,9 @@ func (g *gitHubClient) Create(ctx context.Context, wanted NewPullRequest) (PullR
 		_, _, err := g.api.Issues.AddLabelsToIssue(ctx, g.owner, g.repo, pull.Number, wanted.Labels)
 		refused = errors.Join(refused, g.failed("adding labels", request(pull.Number), err))
 	}
-	if len(wanted.Reviewers) > 0 {
-		_, _, err := g.api.PullRequests.RequestReviewers(ctx, g.owner, g.repo, pull.Number, github.ReviewersRequest{Reviewers: wanted.Reviewers})
-		refused = errors.Join(refused, g.failed("requesting reviews", request(pull.Number), err))
+	for _, reviewer := range wanted.Reviewers { // of several, the forge asks none if one cannot be asked
+		_, _, err := g.api.PullRequests.RequestReviewers(ctx, g.owner, g.repo, pull.Number, github.ReviewersRequest{Reviewers: []string{reviewer}})
+		refused = errors.Join(refused, g.failed("requesting a review by "+reviewer, "user "+reviewer, err))
 	}
 	if refused != nil {
 		return pull, &IncompleteError{Forge: g.name, Number: pull.Number, Err: refused}

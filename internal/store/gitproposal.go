@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/go-git/go-git/v5/plumbing"
@@ -18,29 +19,43 @@ import (
 )
 
 // proposalDir is the directory, in the fleet's, with proposals that were merged and whose
-// change has not ended yet. It contains no part of the desired state.
+// change has not ended yet, and their pictures. It contains no part of the desired state.
 const proposalDir = "proposals"
 
-// Proposal is a change that is pending approval, as one file on a branch. A merge of the
-// branch changes no file of the desired state: numaform does that once the change begins.
+// Proposal is a change that is pending approval, as one file on a branch, with pictures
+// beside it. A merge of the branch changes no file of the desired state: numaform does that
+// once the change begins.
 type Proposal struct {
 	// Branch is the branch, without refs/heads, and Name the name of the file.
 	Branch, Name string
 	Content      []byte
-	Message      string
-	Time         time.Time
+	// Pictures are SVG images for reviewers, by their own names, such as lab.pve-1. They are
+	// no part of the proposal: HasProposal does not compare them.
+	Pictures map[string][]byte
+	Message  string
+	Time     time.Time
 }
 
-// path returns the path of a proposal's file in the repository.
+// proposalPath returns the path of a proposal's file in the repository.
 func (g *Git) proposalPath(name string) string {
 	return g.inRepository(path.Join(proposalDir, name+".diff"))
+}
+
+// PicturePath returns the path of a proposal's picture in the repository, or "" if its file
+// name would be longer than a file system allows.
+func (g *Git) PicturePath(name, picture string) string {
+	file := name + "." + picture + ".svg"
+	if len(file) > 255 || !pictureFile.MatchString(file) {
+		return ""
+	}
+	return g.inRepository(path.Join(proposalDir, file))
 }
 
 // ErrNoRemote is returned for proposals in a repository without a remote.
 var ErrNoRemote = errors.New("the fleet's repository has no remote, so it has no pull requests: set fleet.git.remote")
 
-// Propose sets the proposal's branch to a commit that adds the proposal's file, and nothing
-// else, to the fleet's branch, and returns that commit. If the branch has such a commit,
+// Propose sets the proposal's branch to a commit that adds the proposal's file and its
+// pictures, and nothing else, to the fleet's branch, and returns that commit. If the branch has such a commit,
 // based on any earlier commit of the fleet's branch, it stays. Otherwise Propose replaces
 // whatever the branch has, unless another client changes the branch at the same time. A
 // fleet without a branch gets one, with an empty commit.
@@ -68,6 +83,13 @@ func (g *Git) Propose(ctx context.Context, p Proposal) (commit string, err error
 			return err
 		}
 		edits := map[string]blob{g.proposalPath(p.Name): file}
+		for picture, content := range p.Pictures {
+			if name := g.PicturePath(p.Name, picture); name != "" {
+				if edits[name], err = r.putBlob(content); err != nil {
+					return err
+				}
+			}
+		}
 		if same, err := r.addsOnly(seen, base, edits); same || err != nil {
 			commit = seen.String()
 			return err
@@ -127,6 +149,35 @@ func (r *repository) addsOnly(commit, base plumbing.Hash, edits map[string]blob)
 	return want == found.TreeHash, err
 }
 
+// Pictures fetches a proposal's branch, and returns which of the pictures its commit has. It
+// returns none if the branch is not at the commit.
+func (g *Git) Pictures(ctx context.Context, branch, commit, name string, pictures ...string) (have []string, err error) {
+	err = g.with(func(r *repository) error {
+		at, err := r.fetchOther(ctx, plumbing.NewBranchReferenceName(branch))
+		if err != nil || at.String() != commit {
+			return err
+		}
+		tree, err := r.objects.tree(at)
+		if err != nil {
+			return err
+		}
+		if tree, err = r.objects.subtree(tree, path.Dir(g.proposalPath(name))); err != nil {
+			return err
+		}
+		for _, picture := range pictures {
+			file := path.Base(g.PicturePath(name, picture))
+			if slices.ContainsFunc(tree.Entries, func(e object.TreeEntry) bool { return e.Name == file && e.Mode.IsFile() }) {
+				have = append(have, picture)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("reading the pictures of the proposal %s from branch %s: %w", name, branch, err)
+	}
+	return have, nil
+}
+
 // HasProposal fetches, and reports whether the fleet's branch has the file of a proposal
 // with exactly that content, however it was merged.
 func (g *Git) HasProposal(ctx context.Context, name string, content []byte) (has bool, err error) {
@@ -144,41 +195,49 @@ func (g *Git) HasProposal(ctx context.Context, name string, content []byte) (has
 // proposal returns the hash of a proposal's file on the fleet's branch; zero if there is
 // none.
 func (r *repository) proposal(name string) (plumbing.Hash, error) {
+	entries, err := r.proposalEntries()
+	for _, entry := range entries {
+		if entry.Name == name+".diff" {
+			return entry.Hash, err
+		}
+	}
+	return plumbing.ZeroHash, err
+}
+
+// proposalEntries returns the files with proposals and pictures on the fleet's branch.
+func (r *repository) proposalEntries() ([]object.TreeEntry, error) {
 	head, err := r.hash(r.branch)
 	if err != nil {
-		return head, err
+		return nil, err
 	}
 	tree, err := r.objects.tree(head)
 	if err != nil {
-		return plumbing.ZeroHash, err
+		return nil, err
 	}
-	file := r.proposalPath(name)
-	if tree, err = r.objects.subtree(tree, path.Dir(file)); err != nil {
-		return plumbing.ZeroHash, err
+	if tree, err = r.objects.subtree(tree, r.inRepository(proposalDir)); err != nil {
+		return nil, err
 	}
-	for _, entry := range tree.Entries {
-		if entry.Name == path.Base(file) && entry.Mode.IsFile() {
-			return entry.Hash, nil
-		}
-	}
-	return plumbing.ZeroHash, nil
+	return slices.DeleteFunc(slices.Clone(tree.Entries), func(e object.TreeEntry) bool { return !e.Mode.IsFile() }), nil
 }
 
-// DropProposals removes the files of proposals from the fleet's branch. It returns ErrMoved
+// DropProposals removes the files and the pictures of proposals from the fleet's branch. It returns ErrMoved
 // if another client pushes to the branch at the same time.
 func (g *Git) DropProposals(ctx context.Context, at time.Time, names ...string) error {
 	err := g.with(func(r *repository) error {
 		if _, err := r.fetchOther(ctx); err != nil {
 			return err
 		}
+		entries, err := r.proposalEntries()
+		if err != nil {
+			return err
+		}
 		edits := map[string]blob{}
-		for _, name := range names {
-			found, err := r.proposal(name)
-			if err != nil {
-				return err
+		for _, entry := range entries {
+			of := func(name string) bool {
+				return entry.Name == name+".diff" || strings.HasPrefix(entry.Name, name+".") && pictureFile.MatchString(entry.Name)
 			}
-			if !found.IsZero() {
-				edits[r.proposalPath(name)] = blob{}
+			if slices.ContainsFunc(names, of) {
+				edits[r.inRepository(path.Join(proposalDir, entry.Name))] = blob{}
 			}
 		}
 		head, err := r.hash(r.branch)

@@ -196,3 +196,61 @@ func TestGitAfterMerge(t *testing.T) {
 		t.Errorf("a conflict: %v", err)
 	}
 }
+
+// TestGitPictures proposes a change with pictures: they are on its branch and, once it is
+// merged, beside it, but they are neither part of the fleet nor of what is approved.
+func TestGitPictures(t *testing.T) {
+	t.Parallel()
+	g, _, remote := working(t)
+	begin(t, g, desired(), changed(1))
+	p := proposal()
+	p.Pictures = map[string][]byte{"lab.pve-1": []byte("<svg/>"), "lab.PVE_2": []byte("<svg></svg>"), "x/../y": []byte("?"), strings.Repeat("long", 100): []byte("?")}
+	head := propose(t, g, p)
+	if again := propose(t, g, p); again != head {
+		t.Errorf("the same proposal has the commits %s and %s", head, again)
+	}
+	const want = "A\tproposals/workers-up-1.diff\nA\tproposals/workers-up-1.lab.PVE_2.svg\nA\tproposals/workers-up-1.lab.pve-1.svg"
+	if got := run(t, remote, "diff", "--name-status", "main", p.Branch); got != want {
+		t.Errorf("the branch differs in %q", got)
+	}
+	have, err := g.Pictures(t.Context(), p.Branch, head, p.Name, "lab.pve-1", "lab.pve-9", "x/../y", "lab.PVE_2")
+	if diff := cmp.Diff([]string{"lab.pve-1", "lab.PVE_2"}, have); diff != "" || err != nil {
+		t.Errorf("the branch has the pictures %q, %v", have, err)
+	}
+	if have, err := g.Pictures(t.Context(), p.Branch, strings.Repeat("0", 40), p.Name, "lab.pve-1"); len(have) > 0 || err != nil {
+		t.Errorf("another commit has the pictures %q, %v", have, err)
+	}
+
+	// Another client replaces a picture: the branch is restored.
+	clone := person(t, remote)
+	run(t, clone, "switch", "--quiet", "--create", "theirs", "origin/main")
+	put(t, clone, "proposals/workers-up-1.diff", string(p.Content))
+	put(t, clone, "proposals/workers-up-1.lab.pve-1.svg", "<svg>harmless</svg>")
+	put(t, clone, "proposals/workers-up-1.lab.PVE_2.svg", "<svg></svg>")
+	run(t, clone, "add", "--all")
+	run(t, clone, "commit", "--quiet", "-m", "another picture")
+	run(t, clone, "push", "--quiet", "--force", "origin", "theirs:"+p.Branch)
+	propose(t, g, p)
+	if got := run(t, remote, "show", p.Branch+":proposals/workers-up-1.lab.pve-1.svg"); got != "<svg/>" {
+		t.Errorf("the branch has the picture %q", got)
+	}
+
+	run(t, clone, "fetch", "--quiet", "origin")
+	run(t, clone, "switch", "--quiet", "--detach", "origin/main")
+	run(t, clone, "merge", "--quiet", "--squash", "origin/"+p.Branch)
+	run(t, clone, "commit", "--quiet", "-m", "squashed")
+	run(t, clone, "push", "--quiet", "origin", "HEAD:main")
+	without := p
+	without.Pictures = nil
+	if !hasProposal(t, g, without) {
+		t.Error("the merged proposal counts only with its pictures")
+	}
+	wantFiles(t, g, desired())
+	if err := g.DropProposals(t.Context(), time.Unix(1767225600, 0), p.Name); err != nil {
+		t.Fatal(err)
+	}
+	if got := run(t, remote, "ls-tree", "-r", "--name-only", "main", "proposals"); got != "" {
+		t.Errorf("the fleet's branch still has %q", got)
+	}
+	wantFiles(t, g, desired())
+}

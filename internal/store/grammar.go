@@ -85,10 +85,12 @@ var (
 	// templateFile matches the file of a template.
 	templateFile = regexp.MustCompile(`^template-[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.tf$`)
 	proposalFile = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?\.diff$`)
-	yearDir      = regexp.MustCompile(`^[0-9]{4}$`)
-	monthDir     = regexp.MustCompile(`^[0-9]{2}$`)
-	forgeFile    = regexp.MustCompile(`^(CODEOWNERS|README.*|LICENSE.*|\.gitattributes|\.gitlab-ci\.yml|\.github|\.gitea|\.forgejo)$`)
-	stateFile    = regexp.MustCompile(`^(errored\.tfstate|.*\.tfstate|.*\.tfstate\..*|.*\.tfplan|\.terraform)$`)
+	// pictureFile matches a picture of a proposal, NAME.REGION.HOST.svg.
+	pictureFile = regexp.MustCompile(`^[a-z0-9][A-Za-z0-9._-]{0,250}\.svg$`)
+	yearDir     = regexp.MustCompile(`^[0-9]{4}$`)
+	monthDir    = regexp.MustCompile(`^[0-9]{2}$`)
+	forgeFile   = regexp.MustCompile(`^(CODEOWNERS|README.*|LICENSE.*|\.gitattributes|\.gitlab-ci\.yml|\.github|\.gitea|\.forgejo)$`)
+	stateFile   = regexp.MustCompile(`^(errored\.tfstate|.*\.tfstate|.*\.tfstate\..*|.*\.tfplan|\.terraform)$`)
 	// temporary matches files left by an interrupted write, of this version and older
 	// ones.
 	temporary = regexp.MustCompile(`^\.(numaform-[0-9a-z]+\.tmp|.*\.(tf|json|gitignore)[0-9]+)$`)
@@ -119,10 +121,10 @@ func roleOf(name string, dir bool) role {
 	return roleRefused
 }
 
-// isProposal reports whether a path is the file of a proposal, which is not part of the
-// desired state.
+// isProposal reports whether a path is the file or a picture of a proposal, which is not part
+// of the desired state.
 func isProposal(parts []string, dir bool) bool {
-	return len(parts) == 2 && parts[0] == proposalDir && !dir && proposalFile.MatchString(parts[1])
+	return len(parts) == 2 && parts[0] == proposalDir && !dir && (proposalFile.MatchString(parts[1]) || pictureFile.MatchString(parts[1]))
 }
 
 // roleInTemplates returns the role of a path below templates/<region>. The directory and
