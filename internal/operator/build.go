@@ -206,8 +206,13 @@ func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, err
 	if err != nil {
 		return nil, err
 	}
+	var regions []topology.RegionName
+	for i := range b.config.Clusters {
+		regions = append(regions, b.config.Clusters[i].Region)
+	}
 	registry := prometheus.NewRegistry()
 	observer, err := metrics.Register(registry, metrics.Config{
+		Regions:       regions,
 		VMs:           func() []scaler.VMState { return writer.VMs() },
 		Orphans:       func() map[topology.HostID]int { return collector.Orphans() },
 		Snapshot:      b.inventory.Recent,

@@ -391,6 +391,7 @@ type stopwatch struct{ plan, apply time.Duration }
 
 func (s *stopwatch) PlanDone(_ topology.HostID, took time.Duration, _ error)  { s.plan = took }
 func (s *stopwatch) ApplyDone(_ topology.HostID, took time.Duration, _ error) { s.apply = took }
-func (*stopwatch) GuardDone(time.Duration)                                    {}
+func (*stopwatch) GuardDone(time.Duration, guard.Decision)                    {}
 func (*stopwatch) Queued(int)                                                 {}
 func (*stopwatch) QueueDone(topology.HostID, time.Duration)                   {}
+func (*stopwatch) VMFailed(topology.HostID)                                   {}

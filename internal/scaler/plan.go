@@ -425,7 +425,7 @@ func (s *Scaler) check(plan *RootPlan) {
 		plan.Intent.VMIDs = s.region(plan.Host.Region).VMIDs
 		plan.Verdict = guard.Check(plan.Plan.JSON, plan.Intent, s.config.Rules)
 	}
-	s.config.Observe.GuardDone(s.config.Clock.Since(started))
+	s.config.Observe.GuardDone(s.config.Clock.Since(started), plan.Verdict.Decision)
 }
 
 // adopt restores the files of existing VMs that are only in the history, and reports

@@ -61,22 +61,26 @@ type Guests interface {
 // Observer receives how long operations take.
 type Observer interface {
 	PlanDone(host topology.HostID, took time.Duration, err error)
-	GuardDone(took time.Duration)
+	GuardDone(took time.Duration, verdict guard.Decision)
 	ApplyDone(host topology.HostID, took time.Duration, err error)
 	// Queued receives how many VMs wait to be created, woken or removed, and QueueDone how
 	// long a VM waited before its change began.
 	Queued(vms int)
 	QueueDone(host topology.HostID, waited time.Duration)
+	// VMFailed receives the host of each VM that could not be created or woken, or that
+	// vanished or conflicts with another guest.
+	VMFailed(host topology.HostID)
 }
 
 // unobserved discards everything.
 type unobserved struct{}
 
 func (unobserved) PlanDone(topology.HostID, time.Duration, error)  {}
-func (unobserved) GuardDone(time.Duration)                         {}
+func (unobserved) GuardDone(time.Duration, guard.Decision)         {}
 func (unobserved) ApplyDone(topology.HostID, time.Duration, error) {}
 func (unobserved) Queued(int)                                      {}
 func (unobserved) QueueDone(topology.HostID, time.Duration)        {}
+func (unobserved) VMFailed(topology.HostID)                        {}
 
 // Region is the configuration of a Proxmox cluster.
 type Region struct {

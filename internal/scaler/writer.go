@@ -672,6 +672,9 @@ func (w *Writer) nudge() {
 func (w *Writer) set(m *member, phase Phase, err error) {
 	m.Made = m.Made || phase == PhaseMade
 	if m.Phase != phase {
+		if phase == PhaseFailed && !errors.Is(err, context.Canceled) {
+			w.scaler.config.Observe.VMFailed(m.VM.Host)
+		}
 		m.Phase = phase
 		m.Since = w.scaler.config.Clock.Now()
 	}

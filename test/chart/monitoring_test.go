@@ -133,67 +133,95 @@ func TestAlertsFire(t *testing.T) {
 	if err := os.WriteFile(path, []byte(strings.Replace(string(text), "[RULES]", "["+rules+"]", 1)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	out, err := exec.CommandContext(t.Context(), promtool(t), "test", "rules", path).CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), testenv.Promtool(t), "test", "rules", path).CombinedOutput()
 	if err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
 }
 
-// promtool returns the path of the program.
-func promtool(t *testing.T) string {
-	t.Helper()
-	copied, err := filepath.Abs(filepath.Join(root, ".tools", "promtool"))
-	if err != nil {
-		t.Fatal(err)
+// dashboard is the part of Grafana's JSON model that TestDashboard checks.
+type dashboard struct {
+	UID, Title    string
+	SchemaVersion int
+	Templating    struct {
+		List []struct{ Name, Type, Query string }
 	}
-	if _, err := os.Stat(copied); err == nil {
-		return copied
-	}
-	installed, err := exec.LookPath("promtool")
-	if err != nil {
-		t.Fatalf("%v: run make promtool", err)
-	}
-	return installed
+	Panels []panel
 }
 
-// TestDashboard checks that the dashboard is JSON with panels that do not overlap and have
-// unique IDs, each with a query.
+type panel struct {
+	ID                       int
+	Type, Title, Description string
+	GridPos                  struct{ X, Y, W, H int }
+	Datasource               datasource
+	Targets                  []struct {
+		Expr, LegendFormat, RefID string
+		Datasource                datasource
+	}
+	FieldConfig struct {
+		Defaults struct{ Unit string }
+	}
+}
+
+type datasource struct{ Type, UID string }
+
+// TestDashboard checks the panels of the dashboard: they do not overlap, have unique IDs, a
+// description, a unit and queries, read the data source that the user selects, and each label
+// in a legend is a label of the query's result.
 func TestDashboard(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(filepath.Join(chartDir, "files", "dashboard.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	type grid struct{ X, Y, W, H int }
-	var dashboard struct {
-		UID, Title string
-		Panels     []struct {
-			ID          int
-			Type, Title string
-			GridPos     grid
-			Targets     []struct{ Expr string }
-		}
-	}
-	if err := json.Unmarshal(text, &dashboard); err != nil {
+	var d dashboard
+	if err := json.Unmarshal(text, &d); err != nil {
 		t.Fatal(err)
 	}
-	if dashboard.UID != "numaform" || len(dashboard.Panels) < 20 {
-		t.Errorf("UID %q, %d panels", dashboard.UID, len(dashboard.Panels))
+	if d.UID != "numaform" || d.SchemaVersion == 0 || len(d.Panels) < 30 || d.Templating.List[0].Type != "datasource" || d.Templating.List[0].Name != "datasource" {
+		t.Errorf("UID %q, schema %d, %d panels, variables %v", d.UID, d.SchemaVersion, len(d.Panels), d.Templating.List)
 	}
+	// Grafana's plugins and units: panels of other types or with other units show nothing.
+	types, units := []string{"row", "stat", "timeseries"}, []string{"short", "bytes", "s", "percentunit", "reqps"}
+	selected := datasource{Type: "prometheus", UID: "${datasource}"}
+	by, legend := regexp.MustCompile(`by \(([^)]*)\)`), regexp.MustCompile(`\{\{(\w+)\}\}`)
 	ids := map[int]bool{}
-	for i, panel := range dashboard.Panels {
-		if ids[panel.ID] || panel.Title == "" || panel.Type != "row" && (len(panel.Targets) == 0 || panel.Targets[0].Expr == "") {
-			t.Errorf("panel %d %q has a used ID, no title or no query", panel.ID, panel.Title)
+	for i, panel := range d.Panels {
+		if ids[panel.ID] || panel.Title == "" || !slices.Contains(types, panel.Type) {
+			t.Errorf("panel %d %q of type %s has a used ID, no title or an unknown type", panel.ID, panel.Title, panel.Type)
 		}
 		ids[panel.ID] = true
-		for _, other := range dashboard.Panels[:i] {
+		for _, other := range d.Panels[:i] {
 			a, b := panel.GridPos, other.GridPos
 			if a.X < b.X+b.W && b.X < a.X+a.W && a.Y < b.Y+b.H && b.Y < a.Y+a.H {
 				t.Errorf("panels %q and %q overlap", panel.Title, other.Title)
 			}
 		}
-		if a := panel.GridPos; a.X+a.W > 24 {
+		if a := panel.GridPos; a.X+a.W > 24 || a.W == 0 || a.H == 0 {
 			t.Errorf("panel %q is outside of the grid", panel.Title)
+		}
+		if panel.Type == "row" {
+			continue
+		}
+		if panel.Description == "" || !slices.Contains(units, panel.FieldConfig.Defaults.Unit) || panel.Datasource != selected || len(panel.Targets) == 0 {
+			t.Errorf("panel %q has the description %q, the unit %q, the data source %v and %d queries",
+				panel.Title, panel.Description, panel.FieldConfig.Defaults.Unit, panel.Datasource, len(panel.Targets))
+		}
+		refs := map[string]bool{}
+		for _, target := range panel.Targets {
+			if target.Expr == "" || target.LegendFormat == "" || target.RefID == "" || refs[target.RefID] || target.Datasource != selected {
+				t.Errorf("panel %q has the query %+v", panel.Title, target)
+			}
+			refs[target.RefID] = true
+			var labels []string
+			for _, group := range by.FindAllStringSubmatch(target.Expr, -1) {
+				labels = append(labels, strings.Split(group[1], ", ")...)
+			}
+			for _, label := range legend.FindAllStringSubmatch(target.LegendFormat, -1) {
+				if !slices.Contains(labels, label[1]) {
+					t.Errorf("the legend of panel %q contains %s, which the query %s removes", panel.Title, label[1], target.Expr)
+				}
+			}
 		}
 	}
 	for _, object := range testenv.RenderChart(t, testenv.Chart{Values: fullValues(t)}) {

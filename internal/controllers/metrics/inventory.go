@@ -27,14 +27,18 @@ const phaseStandby = "standby"
 
 // inventory collects the current state at each scrape.
 type inventory struct {
-	config Config
+	config   Config
+	failures *failures
 
-	vms, waiting, pending, glass, up, cpus, memory, floating, orphans, closed, read, notifications *prometheus.Desc
+	failed, vms, waiting, pending, glass, up, all, cpus, memory, floating, orphans, closed, read, notifications *prometheus.Desc
 }
 
-func newInventory(config Config) *inventory {
+func newInventory(config Config, failures *failures) *inventory {
 	return &inventory{
-		config: config,
+		config:   config,
+		failures: failures,
+		failed: describe("vm_failures_total", "VMs that could not be created or woken, vanished or conflicted with another guest, since the start of the controller.",
+			labelRegion, labelHost),
 		vms: describe("vms", "VMs of the fleet, by their current or planned host and their phase.",
 			labelRegion, labelHost, labelPhase),
 		waiting: describe("waiting_vms", "VMs whose creation, wake or removal waits, by the reason of their events.",
@@ -44,6 +48,8 @@ func newInventory(config Config) *inventory {
 		glass: describe("break_glass_approvals_total", "Changes that began by a break-glass approval, since the start of the controller."),
 		up: describe("host_up", "Whether nodes can be placed on the host: 1, or 0 if it is offline, faulty or without quorum.",
 			labelRegion, labelHost),
+		all: describe("host_cpus", "CPUs of a NUMA node that are not reserved for the host.",
+			labelRegion, labelHost, labelNUMA),
 		cpus: describe("host_free_cpus", "CPUs of a NUMA node that are neither reserved for the host nor pinned by any guest.",
 			labelRegion, labelHost, labelNUMA),
 		memory: describe("host_free_memory_bytes", "Memory of a NUMA node that neither the host nor any guest uses, including desired VMs.",
@@ -62,7 +68,7 @@ func newInventory(config Config) *inventory {
 
 // Describe sends the descriptions of all metrics.
 func (i *inventory) Describe(out chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{i.vms, i.waiting, i.pending, i.glass, i.up, i.cpus, i.memory, i.floating, i.orphans, i.closed, i.read, i.notifications} {
+	for _, desc := range []*prometheus.Desc{i.failed, i.vms, i.waiting, i.pending, i.glass, i.up, i.all, i.cpus, i.memory, i.floating, i.orphans, i.closed, i.read, i.notifications} {
 		out <- desc
 	}
 }
@@ -127,6 +133,13 @@ func (i *inventory) Collect(out chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	snapshot, err := i.config.Snapshot(ctx)
+	var hosts []topology.Host
+	if err == nil {
+		hosts = snapshot.Hosts
+	}
+	for host, count := range i.failures.of(hosts) {
+		out <- prometheus.MustNewConstMetric(i.failed, prometheus.CounterValue, float64(count), string(host.Region), string(host.Host))
+	}
 	if err != nil {
 		gauge(out, i.read, 0)
 		return
@@ -142,6 +155,19 @@ func (i *inventory) Collect(out chan<- prometheus.Metric) {
 // collectHosts sends the free resources as the planner counts them: the resources of
 // desired VMs are not free, even before the VMs exist.
 func (i *inventory) collectHosts(out chan<- prometheus.Metric, snapshot *topology.Snapshot, states []scaler.VMState) {
+	type node struct {
+		host topology.HostID
+		numa int
+	}
+	all := map[node]int{}
+	for h := range snapshot.Hosts {
+		host := &snapshot.Hosts[h]
+		for _, cpu := range host.Machine.CPUs {
+			if cpu.Online && !host.ReservedCPUs.Contains(cpu.ID) {
+				all[node{host.ID(), cpu.NUMANode}]++
+			}
+		}
+	}
 	pods, rest := scaler.Places(states)
 	for _, room := range planner.New(snapshot, slices.Concat(pods, rest)).Room() {
 		region, host := string(room.Host.Region), string(room.Host.Host)
@@ -151,10 +177,11 @@ func (i *inventory) collectHosts(out chan<- prometheus.Metric, snapshot *topolog
 		}
 		gauge(out, i.up, 1, region, host)
 		gauge(out, i.floating, float64(room.Floating), region, host)
-		for _, node := range room.Nodes {
-			numa := strconv.Itoa(node.NUMANode)
-			gauge(out, i.cpus, float64(node.CPUs), region, host, numa)
-			gauge(out, i.memory, float64(node.MemoryMiB)*mebibyte, region, host, numa)
+		for _, free := range room.Nodes {
+			numa := strconv.Itoa(free.NUMANode)
+			gauge(out, i.all, float64(all[node{room.Host, free.NUMANode}]), region, host, numa)
+			gauge(out, i.cpus, float64(free.CPUs), region, host, numa)
+			gauge(out, i.memory, float64(free.MemoryMiB)*mebibyte, region, host, numa)
 		}
 	}
 }

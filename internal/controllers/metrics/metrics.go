@@ -24,6 +24,7 @@ import (
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/scheduling"
 	"github.com/numaform/numaform/state"
+	"github.com/numaform/numaform/state/guard"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -47,10 +48,20 @@ const (
 	labelResult    = "result"
 	labelDirection = "direction"
 	labelType      = "type"
+	labelVerdict   = "verdict"
+)
+
+// The values of labelResult for applies.
+const (
+	resultSuccess = "success"
+	resultError   = "error"
 )
 
 // Config configures Register.
 type Config struct {
+	// Regions are the regions of the fleet. Their counters exist from the start: an increase
+	// is invisible to Prometheus if its series begins with it.
+	Regions []topology.RegionName
 	// VMs returns the VMs of the fleet's writer, from memory.
 	VMs func() []scaler.VMState
 	// Snapshot returns the current snapshot of Proxmox, from memory if possible.
@@ -100,9 +111,17 @@ func Register(registry prometheus.Registerer, config Config) (*Observer, error) 
 		config.BreakGlass = func() int { return 0 }
 	}
 	observer := newObserver(config)
+	for _, region := range config.Regions {
+		for _, result := range []string{resultSuccess, resultError} {
+			observer.applies.WithLabelValues(string(region), result)
+		}
+	}
+	for _, verdict := range []guard.Decision{guard.Allow, guard.NeedsApproval, guard.Deny} {
+		observer.guards.WithLabelValues(verdictLabel(verdict))
+	}
 	collectors := []prometheus.Collector{
 		observer.plans, observer.applies, observer.waits, observer.guards, observer.decisions, observer.queued,
-		observer.drifted, observer.faults, observer.held, observer.checkpoints, observer.requests, observer.answers, observer.locks, newInventory(config),
+		observer.drifted, observer.faults, observer.held, observer.checkpoints, observer.requests, observer.answers, observer.locks, newInventory(config, observer.failures),
 	}
 	if config.Kproximate {
 		collectors = append(collectors, newKproximate(config))
@@ -130,7 +149,7 @@ func gauge(out chan<- prometheus.Metric, desc *prometheus.Desc, value float64, l
 // Observer receives events and updates metrics. It is safe for concurrent use.
 type Observer struct {
 	plans, applies, waits *prometheus.HistogramVec
-	guards                prometheus.Histogram
+	guards                *prometheus.HistogramVec
 	decisions             *prometheus.HistogramVec
 	queued                prometheus.Gauge
 	drifted               *prometheus.GaugeVec
@@ -139,6 +158,7 @@ type Observer struct {
 	requests              *prometheus.HistogramVec
 	answers               *prometheus.CounterVec
 	locks                 *locks
+	failures              *failures
 }
 
 var _ scaler.Observer = (*Observer)(nil)
@@ -160,9 +180,7 @@ func newObserver(config Config) *Observer {
 		plans:   histogram("plan_duration_seconds", "How long it took to plan a host, with the check of the plan by the guard.", engineBuckets, labelRegion),
 		applies: histogram("apply_duration_seconds", "How long it took to apply a plan to a host.", engineBuckets, labelRegion, labelResult),
 		waits:   histogram("queue_duration_seconds", "How long the request for a creation or a wake waited to become part of a change.", engineBuckets, labelRegion),
-		guards: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Namespace: namespace, Name: "guard_duration_seconds", Help: "How long the guard took to check the plan of a host.", Buckets: computeBuckets,
-		}),
+		guards:  histogram("guard_duration_seconds", "How long the guard took to check the plan of a host.", computeBuckets, labelVerdict),
 		decisions: histogram("decision_duration_seconds", "How long the parts of a decision about pods took: solve finds the nodes that pods need, place finds their hosts.",
 			computeBuckets, labelPart),
 		queued: prometheus.NewGauge(prometheus.GaugeOpts{
@@ -185,6 +203,7 @@ func newObserver(config Config) *Observer {
 		answers: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: namespace, Name: "proxmox_requests_total", Help: "Requests to Proxmox by the HTTP status of the response; 0 means no response.",
 		}, []string{labelRegion, labelMethod, labelPath, labelCode}),
+		failures: &failures{count: map[topology.HostID]int{}},
 		locks: &locks{
 			config: config,
 			since:  map[topology.HostID]time.Time{},
@@ -204,9 +223,9 @@ func (o *Observer) PlanDone(host topology.HostID, took time.Duration, err error)
 // ApplyDone records how long an apply to a host took, whether it failed, and the state lock
 // that prevented it, if any.
 func (o *Observer) ApplyDone(host topology.HostID, took time.Duration, err error) {
-	result := "success"
+	result := resultSuccess
 	if err != nil {
-		result = "error"
+		result = resultError
 	}
 	o.locks.note(host, err)
 	o.applies.WithLabelValues(string(host.Region), result).Observe(took.Seconds())
@@ -217,11 +236,46 @@ func (o *Observer) QueueDone(host topology.HostID, waited time.Duration) {
 	o.waits.WithLabelValues(string(host.Region)).Observe(waited.Seconds())
 }
 
+// VMFailed records that a VM of a host could not be created or woken.
+func (o *Observer) VMFailed(host topology.HostID) { o.failures.add(host) }
+
+// failures counts the VMs that failed. A failed VM is soon given up, so a scrape may not
+// see it in the phase failed.
+type failures struct {
+	// mu guards the field below.
+	mu    sync.Mutex
+	count map[topology.HostID]int
+}
+
+func (f *failures) add(host topology.HostID) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.count[host]++
+}
+
+// of returns the number of failed VMs of these hosts, and of all others that have any.
+func (f *failures) of(hosts []topology.Host) map[topology.HostID]int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	all := maps.Clone(f.count)
+	for i := range hosts {
+		all[hosts[i].ID()] += 0
+	}
+	return all
+}
+
 // Queued records how many VMs wait to be created, woken or removed.
 func (o *Observer) Queued(vms int) { o.queued.Set(float64(vms)) }
 
-// GuardDone records how long the guard took to check the plan of a host.
-func (o *Observer) GuardDone(took time.Duration) { o.guards.Observe(took.Seconds()) }
+// GuardDone records how long the guard took to check the plan of a host, and its verdict.
+func (o *Observer) GuardDone(took time.Duration, verdict guard.Decision) {
+	o.guards.WithLabelValues(verdictLabel(verdict)).Observe(took.Seconds())
+}
+
+// verdictLabel returns the value of a label, such as needs_approval.
+func verdictLabel(verdict guard.Decision) string {
+	return strings.ReplaceAll(verdict.String(), " ", "_")
+}
 
 // DecisionTimed records how long a part of a decision took.
 func (o *Observer) DecisionTimed(part scheduling.Part, took time.Duration) {

@@ -27,6 +27,7 @@ import (
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/scheduling"
 	"github.com/numaform/numaform/state"
+	"github.com/numaform/numaform/state/guard"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -124,6 +125,10 @@ func TestInventory(t *testing.T) {
 # TYPE numaform_closed_offerings gauge
 numaform_closed_offerings{host="",nodepool="batch",region=""} 1
 numaform_closed_offerings{host="pve-1",nodepool="workers",region="lab"} 2
+# HELP numaform_host_cpus CPUs of a NUMA node that are not reserved for the host.
+# TYPE numaform_host_cpus gauge
+numaform_host_cpus{host="pve-1",numa="0",region="lab"} 3
+numaform_host_cpus{host="pve-1",numa="1",region="lab"} 4
 # HELP numaform_host_floating_vcpus vCPUs of guests that are not pinned and share the free CPUs.
 # TYPE numaform_host_floating_vcpus gauge
 numaform_host_floating_vcpus{host="pve-1",region="lab"} 2
@@ -159,7 +164,7 @@ numaform_vms{host="pve-1",phase="reserved",region="lab"} 1
 numaform_waiting_vms{reason="PendingApproval"} 1
 numaform_waiting_vms{reason="StateBackendUnreachable"} 1
 `,
-		"numaform_closed_offerings", "numaform_host_floating_vcpus", "numaform_host_free_cpus", "numaform_host_free_memory_bytes",
+		"numaform_closed_offerings", "numaform_host_cpus", "numaform_host_floating_vcpus", "numaform_host_free_cpus", "numaform_host_free_memory_bytes",
 		"numaform_host_up", "numaform_orphaned_vms", "numaform_pending_scaleplans", "numaform_proxmox_readable", "numaform_vms", "numaform_waiting_vms")
 }
 
@@ -204,7 +209,7 @@ func exercise(observer *metrics.Observer) {
 	observer.ApplyDone(pve1(), 40*time.Second, errors.New("broken"))
 	observer.QueueDone(pve1(), time.Second)
 	observer.Queued(7)
-	observer.GuardDone(2 * time.Millisecond)
+	observer.GuardDone(2*time.Millisecond, guard.NeedsApproval)
 	observer.DecisionTimed(scheduling.PartSolve, 30*time.Millisecond)
 	observer.DecisionTimed(scheduling.PartPlace, 4*time.Millisecond)
 	observer.History(&audit.Report{}, false, 0)
@@ -255,6 +260,61 @@ numaform_state_lock_age_seconds{host="pve-1",region="lab"} 90
 	observer.PlanDone(pve1(), 0, nil)
 	if count, err := testutil.GatherAndCount(registry, "numaform_state_lock_age_seconds"); err != nil || count != 0 {
 		t.Errorf("%d locks, %v", count, err)
+	}
+}
+
+// TestCountersBegin checks that the counters of alerts exist before their first event:
+// otherwise Prometheus does not see it.
+func TestCountersBegin(t *testing.T) {
+	t.Parallel()
+	c := config()
+	c.Regions = []topology.RegionName{"lab", "far"}
+	registry, observer := register(t, c)
+	if count, err := testutil.GatherAndCount(registry, "numaform_apply_duration_seconds"); err != nil || count != 4 {
+		t.Errorf("%d series of applies (%v), want success and error of two regions", count, err)
+	}
+	compare(t, registry, `
+# HELP numaform_vm_failures_total VMs that could not be created or woken, vanished or conflicted with another guest, since the start of the controller.
+# TYPE numaform_vm_failures_total counter
+numaform_vm_failures_total{host="pve-1",region="lab"} 0
+numaform_vm_failures_total{host="pve-2",region="lab"} 0
+`, "numaform_vm_failures_total")
+	observer.VMFailed(topology.HostID{Region: "far", Host: "pve-9"})
+	if count, err := testutil.GatherAndCount(registry, "numaform_vm_failures_total"); err != nil || count != 3 {
+		t.Errorf("%d series of failures (%v), want one for each host and the host of the failure", count, err)
+	}
+	observer.GuardDone(time.Millisecond, guard.Deny)
+	if count, err := testutil.GatherAndCount(registry, "numaform_guard_duration_seconds"); err != nil || count != 3 {
+		t.Errorf("%d series of checks (%v), want one for each verdict", count, err)
+	}
+}
+
+// TestSeriesDoNotGrow checks that the number of series does not depend on the number of VMs.
+func TestSeriesDoNotGrow(t *testing.T) {
+	t.Parallel()
+	count := func(vms int) int {
+		t.Helper()
+		c := kproximate()
+		c.VMs = func() []scaler.VMState {
+			states := make([]scaler.VMState, vms)
+			for i := range states {
+				states[i] = scaler.VMState{VM: vm(fmt.Sprintf("workers-%d", i), fleet.VMID(2000+i)), Phase: scaler.PhaseMade}
+			}
+			return states
+		}
+		registry, observer := register(t, c)
+		exercise(observer)
+		for range vms {
+			observer.VMFailed(pve1())
+		}
+		series, err := testutil.GatherAndCount(registry)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return series
+	}
+	if few, many := count(1), count(500); few != many {
+		t.Errorf("%d series with one VM, and %d with 500", few, many)
 	}
 }
 
