@@ -55,6 +55,7 @@ func Table() []Row {
 		{Package: "internal/statesim", Floor: 1, Support: true},
 		{Package: "internal/sysfs", Floor: 1},
 		{Package: "internal/term", Floor: 1},
+		{Package: "internal/tracing", Floor: 1},
 		{Package: "topology/machines", Floor: 1, Support: true},
 
 		{Package: "generator", Floor: 2, Pure: true},

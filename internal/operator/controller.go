@@ -33,6 +33,7 @@ import (
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/scheduling"
 	"github.com/numaform/numaform/internal/store"
+	"github.com/numaform/numaform/internal/tracing"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -55,6 +56,8 @@ type Controller struct {
 	// notifier sends notifications; nil without targets, and in observe mode. It outlives
 	// the managers, so that it can report a pause. Only the leader publishes any.
 	notifier *notify.Notifier
+	// traces sends traces of changes; nil if the environment does not configure any.
+	traces *tracing.Exporter
 	// running is the current manager; nil while numaform is paused.
 	running atomic.Pointer[manager.Manager]
 	// writer is the current writer; nil while numaform is paused, and in observe mode.
@@ -106,6 +109,12 @@ func NewController(config *Config, settings ControllerSettings) (*Controller, er
 	if err != nil {
 		return nil, err
 	}
+	c.traces, err = tracing.Open(tracing.Config{
+		Environ: settings.Environ, ClusterID: config.ClusterID, Version: settings.Version, Logger: settings.Logger, Clock: c.clock,
+	})
+	if err != nil {
+		return nil, err
+	}
 	c.inventory = NewInventory(config, c.clients, c.clock)
 	limitHeap()
 	if !settings.FixedHeap {
@@ -117,11 +126,24 @@ func NewController(config *Config, settings ControllerSettings) (*Controller, er
 	return c, nil
 }
 
+// lastTraces limits how long sending the last traces may delay the exit.
+const lastTraces = 5 * time.Second
+
 // Run runs the controller until ctx ends or the Lease is lost. While numaform is
 // paused, none of its parts runs and it is not the leader, but it still responds to
 // probes.
 func (c *Controller) Run(ctx context.Context) error {
 	ctx = log.IntoContext(ctx, c.settings.Logger)
+	if c.traces != nil {
+		defer func() {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastTraces)
+			defer cancel()
+			if err := c.traces.Close(ctx); err != nil {
+				log.FromContext(ctx).Info("could not send the last traces", logkey.Reason, err.Error())
+			}
+		}()
+		ctx = tracing.Into(ctx, c.traces.Tracer())
+	}
 
 	// Add these kinds and labels before Karpenter's core or numaform's clients run, because
 	// both read them without a lock. Pods may select nodes by numaform's labels.

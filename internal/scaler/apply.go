@@ -19,6 +19,7 @@ import (
 	"github.com/numaform/numaform/generator"
 	"github.com/numaform/numaform/internal/audit"
 	"github.com/numaform/numaform/internal/store"
+	"github.com/numaform/numaform/internal/tracing"
 	"github.com/numaform/numaform/state"
 	"github.com/numaform/numaform/state/guard"
 	"github.com/numaform/numaform/topology"
@@ -263,7 +264,12 @@ func (s *Scaler) finish(ctx context.Context, b *begun, ended func(Result)) (resu
 				result.Err = plan.Err
 			case plan.Changes():
 				result.PlanSHA256 = plan.Plan.SHA256
+				ctx, span := tracing.Start(ctx, tracing.SpanApply)
+				if span.IsRecording() {
+					span.SetAttributes(planAttributes(plan)...)
+				}
 				result.Outside, result.Err = s.applyPlan(ctx, b.change, plan)
+				tracing.End(span, result.Err)
 				s.config.Observe.ApplyDone(plan.Host, s.config.Clock.Since(started), result.Err)
 			case plan.templates == nil && len(b.change.open[plan.Host].Made) > 0:
 				result.Err = s.awaitNoConflict(ctx, b.change, plan)
@@ -371,7 +377,9 @@ func (s *Scaler) applyPlan(ctx context.Context, change *Change, plan *RootPlan) 
 	}
 	s.routine(plan.Host, "applying: "+cmp.Or(strings.Join(steps, ", "), "nothing to do"))
 	watched, stop := s.watch(ctx, v.working(plan.Intent.Create)...)
+	watched, span := tracing.Start(watched, tracing.SpanEngineApply)
 	_, err = plan.workspace.Apply(watched, plan.Plan)
+	tracing.End(span, err)
 	release()
 	if err := stop(err); err != nil {
 		return outside, err

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/numaform/numaform/fleet"
@@ -481,7 +482,7 @@ func (w *Writer) postponeBatch(b *batch, reason func(*member) error) {
 }
 
 // batchBegun updates the writer after a change has become the desired state.
-func (w *Writer) batchBegun(b *batch, begun *begun) {
+func (w *Writer) batchBegun(b *batch, begun *begun, span trace.SpanContext) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.applying++
@@ -494,6 +495,7 @@ func (w *Writer) batchBegun(b *batch, begun *begun) {
 			w.scaler.config.Observe.QueueDone(m.VM.Host, begun.started.Sub(m.Since))
 			m.Filed = true
 			m.moving = true
+			m.Trace = span
 			if !m.leaving {
 				w.set(m, PhaseMaking, nil)
 			}
@@ -508,6 +510,7 @@ func (w *Writer) batchBegun(b *batch, begun *begun) {
 		if m := w.members[key]; m != nil {
 			w.scaler.config.Observe.QueueDone(m.VM.Host, begun.started.Sub(m.Since))
 			m.moving = true
+			m.Trace = span
 			if !m.waking { // its removal was requested meanwhile
 				m.VM.Standby = false
 				m.leaving = true

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	tfjson "github.com/hashicorp/terraform-json"
+	"go.opentelemetry.io/otel/trace"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/numaform/numaform/fleet"
@@ -305,7 +306,7 @@ func (b *batch) Wakes() []fleet.Key {
 
 // Start marks a change as begun.
 func (w *Writer) Start(b *Batch) {
-	w.batchBegun(b, &begun{change: b.change, started: w.scaler.config.Clock.Now()})
+	w.batchBegun(b, &begun{change: b.change, started: w.scaler.config.Clock.Now()}, trace.SpanContext{})
 }
 
 // Finish marks a host of a change as applied, or as failed if err is not nil.

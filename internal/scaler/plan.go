@@ -15,6 +15,7 @@ import (
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/generator"
 	"github.com/numaform/numaform/internal/audit"
+	"github.com/numaform/numaform/internal/tracing"
 	"github.com/numaform/numaform/state"
 	"github.com/numaform/numaform/state/guard"
 	"github.com/numaform/numaform/topology"
@@ -205,7 +206,14 @@ func (s *Scaler) checkRootOnly(vm *fleet.VM) error {
 // and a repair plans only the VMs to repair.
 func (s *Scaler) planHost(ctx context.Context, change *Change, plan *RootPlan, at places, whole bool) (err error) {
 	started := s.config.Clock.Now()
-	defer func() { s.config.Observe.PlanDone(plan.Host, s.config.Clock.Since(started), err) }()
+	ctx, span := tracing.Start(ctx, tracing.SpanPlan)
+	defer func() {
+		s.config.Observe.PlanDone(plan.Host, s.config.Clock.Since(started), err)
+		if span.IsRecording() {
+			span.SetAttributes(planAttributes(plan)...)
+		}
+		tracing.End(span, err)
+	}()
 	if plan.workspace, err = s.workspace(change, at, plan.Host); err != nil {
 		return err
 	}
@@ -265,7 +273,7 @@ func (s *Scaler) planTargets(ctx context.Context, plan *RootPlan, v *hostView) (
 	if err := v.repin(plan); err != nil {
 		return false, err
 	}
-	s.check(plan)
+	s.check(ctx, plan)
 	return plan.Verdict.Decision == guard.Allow, nil
 }
 
@@ -336,7 +344,7 @@ func (s *Scaler) planWhole(ctx context.Context, plan *RootPlan, v *hostView) (er
 	if err := v.repin(plan); err != nil {
 		return err
 	}
-	s.check(plan)
+	s.check(ctx, plan)
 	return nil
 }
 
@@ -367,7 +375,7 @@ func (s *Scaler) planRepair(ctx context.Context, plan *RootPlan, v *hostView, re
 	if err := v.repin(plan); err != nil {
 		return err
 	}
-	s.check(plan)
+	s.check(ctx, plan)
 	return nil
 }
 
@@ -381,7 +389,10 @@ func (c *Change) plan(ctx context.Context, workspace *state.Workspace, host topo
 			options.Files[generator.NodeFile(vm)] = c.AfterFiles[generator.NodeFile(vm)]
 		}
 	}
-	return workspace.Plan(ctx, options)
+	ctx, span := tracing.Start(ctx, tracing.SpanEnginePlan)
+	plan, err := workspace.Plan(ctx, options)
+	tracing.End(span, err)
+	return plan, err
 }
 
 // checkNodes records why VMs to be deleted must not be deleted yet, and whether they have
@@ -417,8 +428,15 @@ func (s *Scaler) checkNodes(ctx context.Context, v *hostView, takenOut []fleet.V
 }
 
 // check runs the guard.
-func (s *Scaler) check(plan *RootPlan) {
+func (s *Scaler) check(ctx context.Context, plan *RootPlan) {
 	started := s.config.Clock.Now()
+	_, span := tracing.Start(ctx, tracing.SpanGuard)
+	defer func() {
+		if span.IsRecording() {
+			span.SetAttributes(verdictAttributes(plan.Verdict)...)
+		}
+		span.End()
+	}()
 	if plan.templates != nil {
 		plan.Verdict = guard.CheckTemplates(plan.Plan.JSON, plan.templates.intent, s.config.Rules)
 	} else {

@@ -16,6 +16,7 @@ import (
 	"github.com/numaform/numaform/generator"
 	"github.com/numaform/numaform/internal/audit"
 	"github.com/numaform/numaform/internal/logkey"
+	"github.com/numaform/numaform/internal/tracing"
 	"github.com/numaform/numaform/state/guard"
 	"github.com/numaform/numaform/topology"
 )
@@ -642,7 +643,9 @@ func (s *Scaler) applyTemplates(ctx context.Context, plan *RootPlan) error {
 		}
 	}
 	watched, stop := s.watch(ctx, c.host)
+	watched, span := tracing.Start(watched, tracing.SpanEngineApply)
 	_, err := plan.workspace.Apply(watched, plan.Plan)
+	tracing.End(span, err)
 	return stop(err)
 }
 

@@ -65,7 +65,7 @@ func (s *Scaler) planTemplates(ctx context.Context, change *Change, plan *RootPl
 	}
 	if len(imports) == 0 {
 		t.keepFiles(change, plan.Plan.JSON)
-		s.check(plan)
+		s.check(ctx, plan)
 		return nil
 	}
 
@@ -94,7 +94,7 @@ func (s *Scaler) planTemplates(ctx context.Context, change *Change, plan *RootPl
 	if plan.Plan, err = plan.workspace.Plan(ctx, options); err != nil {
 		return fmt.Errorf("planning to restore the state of the templates of %s: %w", plan.Host, err)
 	}
-	s.check(plan)
+	s.check(ctx, plan)
 	return nil
 }
 

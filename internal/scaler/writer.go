@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/numaform/numaform/fleet"
@@ -93,6 +94,10 @@ type VMState struct {
 	// Origin is the change that created or woke the VM; nil if it has not begun, or is no
 	// longer in the recent history.
 	Origin *Origin
+	// Trace is the span of the decision that requested the VM or, once it has begun, of the
+	// change that creates or wakes it. It is invalid if that is not traced, or was traced by
+	// another process.
+	Trace trace.SpanContext
 	// Changing is set if the VM has a pending change of tags, pool, security groups or
 	// emulator, and ChangeErr is why that waits or failed.
 	Changing  bool
@@ -311,21 +316,25 @@ func (w *Writer) step(ctx context.Context) (again time.Duration, err error) {
 
 // begin begins a change, and continues it in the background.
 func (w *Writer) begin(ctx context.Context, b *batch) error {
+	ctx, span := w.startChange(ctx, b)
 	begun, err := w.scaler.begin(ctx, b.change, func(plans []RootPlan) (string, error) { return "", w.approve(ctx, b, plans) })
 	if err != nil {
+		endChange(span, err)
 		return err
 	}
+	setBegun(span, begun)
 	s := w.scaler
 	s.mu.Lock()
 	for i := range begun.plans {
 		s.busy[begun.plans[i].Host] = true
 	}
 	s.mu.Unlock()
-	w.batchBegun(b, begun)
+	w.batchBegun(b, begun, span.SpanContext())
 	ctx = logBegun(ctx, begun)
 	w.group.Go(func() {
 		_, err := s.finish(ctx, begun, func(result Result) { w.hostApplied(ctx, b, begun.id, result) })
 		logEnded(ctx, begun, s.config.Clock.Since(begun.started), err)
+		endChange(span, err)
 		// The change has its outcome now.
 		s.mu.Lock()
 		maps.DeleteFunc(s.done, func(part hostPart, _ bool) bool { return part.change == begun.id })
@@ -418,7 +427,9 @@ func (w *Writer) Ensure(ctx context.Context, requests []Request) (vms []fleet.VM
 		if vms[i].Key == "" {
 			vms[i] = reserved[0]
 			reserved = reserved[1:]
-			w.members[vms[i].Key] = &member{VMState: VMState{VM: vms[i], Phase: PhaseReserved, Since: w.scaler.config.Clock.Now()}}
+			w.members[vms[i].Key] = &member{VMState: VMState{
+				VM: vms[i], Phase: PhaseReserved, Since: w.scaler.config.Clock.Now(), Trace: trace.SpanContextFromContext(ctx),
+			}}
 		}
 	}
 	w.nudge()
@@ -466,6 +477,7 @@ func (w *Writer) Wake(ctx context.Context, keys ...fleet.Key) (vms []fleet.VM, e
 		m.waking = true
 		m.retry = delay{}
 		m.Made = false
+		m.Trace = trace.SpanContextFromContext(ctx)
 		w.set(m, PhaseReserved, nil)
 		vms = append(vms, m.VM)
 	}

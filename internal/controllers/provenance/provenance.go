@@ -1,13 +1,16 @@
 // Package provenance records on NodeClaims and Nodes, as annotations, which change created
-// their VM, who approved it, and which host CPUs the VM owns. It decides nothing, and
-// nothing depends on the annotations. Start at New.
+// their VM, who approved it, and which host CPUs the VM owns, and in the trace of the change,
+// how long the Node took to join. It decides nothing, and nothing depends on the annotations.
+// Start at New.
 package provenance
 
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	corev1 "k8s.io/api/core/v1"
 	controllerruntime "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -22,6 +25,7 @@ import (
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/logkey"
 	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/internal/tracing"
 )
 
 const (
@@ -49,6 +53,8 @@ type Controller struct {
 	client    client.Client
 	fleet     Fleet
 	approvals Approvals
+	// joined has the UIDs of the NodeClaims whose join is in a trace.
+	joined sync.Map
 }
 
 // New returns the controller. It does no I/O.
@@ -71,6 +77,9 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 	ctx = injection.WithControllerName(ctx, c.Name())
 	ref := claim.Spec.NodeClassRef
 	key := claim.Annotations[v1alpha1.AnnotationKey]
+	if !claim.DeletionTimestamp.IsZero() {
+		c.joined.Delete(claim.UID)
+	}
 	if ref == nil || ref.Group != v1alpha1.Group || key == "" || !claim.DeletionTimestamp.IsZero() {
 		return reconcile.Result{}, nil
 	}
@@ -79,6 +88,9 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 		return reconcile.Result{RequeueAfter: soon}, nil
 	}
 
+	if unknown := c.traceJoin(ctx, claim, &state); unknown {
+		return reconcile.Result{RequeueAfter: soon}, nil
+	}
 	annotations := Annotations(&state)
 	if id := annotations[v1alpha1.AnnotationChange]; id != "" && id != claim.Annotations[v1alpha1.AnnotationChange] && annotations[v1alpha1.AnnotationApprover] == "" {
 		approver, err := c.approvals.ApproverOf(ctx, state.VM.Key, state.Origin.Time)
@@ -112,6 +124,39 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 		return reconcile.Result{}, fmt.Errorf("annotating node %s: %w", claim.Status.NodeName, err)
 	}
 	return reconcile.Result{RequeueAfter: again}, nil
+}
+
+// traceJoin adds the join of a Node to the trace of the change that created or woke its VM,
+// once: from the end of the apply until the NodeClaim was initialized. It reports whether the
+// Node has joined and the end of the apply is unknown yet.
+func (c *Controller) traceJoin(ctx context.Context, claim *karpv1.NodeClaim, state *scaler.VMState) (unknown bool) {
+	ready := claim.StatusConditions().Get(karpv1.ConditionTypeInitialized)
+	if !state.Trace.IsValid() || !ready.IsTrue() {
+		return false
+	}
+	if state.Phase != scaler.PhaseMade {
+		return state.Phase == scaler.PhaseMaking
+	}
+	if _, known := c.joined.LoadOrStore(claim.UID, true); known {
+		return false
+	}
+	// The VM can join before the apply has ended, because that also creates other VMs.
+	// Conditions have whole seconds.
+	end := ready.LastTransitionTime.Time
+	start := state.Since
+	if end.Before(start) {
+		start = end
+	}
+	_, span := tracing.Start(trace.ContextWithSpanContext(ctx, state.Trace), tracing.SpanJoin, trace.WithTimestamp(start))
+	span.SetAttributes(
+		tracing.KeyHost.String(state.VM.Host.String()), tracing.KeyNodePool.String(state.VM.Pool), tracing.KeyNode.String(claim.Status.NodeName),
+		tracing.List(tracing.KeyNodeClaims, []string{claim.Name}),
+	)
+	if registered := claim.StatusConditions().Get(karpv1.ConditionTypeRegistered); registered.IsTrue() {
+		span.AddEvent("registered", trace.WithTimestamp(registered.LastTransitionTime.Time))
+	}
+	span.End(trace.WithTimestamp(end))
+	return false
 }
 
 // Annotations returns the annotations of a VM's NodeClaim and Node. Nothing is known about the origin of a VM

@@ -5,8 +5,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/awslabs/operatorpkg/status"
 	"github.com/google/go-cmp/cmp"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -15,6 +19,7 @@ import (
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/controllers/provenance"
 	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/internal/tracing"
 	"github.com/numaform/numaform/state/guard"
 	"github.com/numaform/numaform/topology"
 )
@@ -117,5 +122,53 @@ func TestAnnotations(t *testing.T) {
 				t.Errorf("node (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestJoin checks that the join of a Node is in the trace of its VM's change, once and with
+// its times, and only after the apply has ended.
+func TestJoin(t *testing.T) {
+	t.Parallel()
+	recorder := tracetest.NewSpanRecorder()
+	provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(recorder))
+	ctx := tracing.Into(t.Context(), provider.Tracer("test"))
+	_, change := tracing.Start(ctx, tracing.SpanChange)
+	applied := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	state := scaler.VMState{
+		VM: fleet.VM{Key: "a", Name: "workers-2000"}, Phase: scaler.PhaseMaking, Since: applied, Origin: &scaler.Origin{}, Trace: change.SpanContext(),
+	}
+	claim := &karpv1.NodeClaim{}
+	claim.Name, claim.UID = "workers-2000", "1"
+	claim.Annotations = map[string]string{"numaform.dev/key": "a"}
+	claim.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: "numaform.dev", Kind: "ProxmoxNodeClass", Name: "c"}
+	for _, condition := range []string{karpv1.ConditionTypeLaunched, karpv1.ConditionTypeRegistered, karpv1.ConditionTypeInitialized} {
+		claim.Status.Conditions = append(claim.Status.Conditions, status.Condition{
+			Type: condition, Status: metav1.ConditionTrue, LastTransitionTime: metav1.NewTime(applied.Add(time.Minute)),
+		})
+	}
+	api := fake.NewClientBuilder().WithScheme(scheme.Scheme).WithObjects(claim).WithStatusSubresource(claim).Build()
+	known := vms{"a": state}
+	controller := provenance.New(api, known, bob(""))
+	reconcile := func() time.Duration {
+		t.Helper()
+		result, err := controller.Reconcile(ctx, claim)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return result.RequeueAfter
+	}
+	if again := reconcile(); again > 10*time.Second || len(recorder.Ended()) > 0 {
+		t.Errorf("%d spans before the end of the apply; again in %s", len(recorder.Ended()), again)
+	}
+	state.Phase = scaler.PhaseMade
+	known["a"] = state
+	reconcile()
+	reconcile()
+	spans := recorder.Ended()
+	if len(spans) != 1 || spans[0].Name() != tracing.SpanJoin || spans[0].Parent().SpanID() != change.SpanContext().SpanID() {
+		t.Fatalf("spans %v", spans)
+	}
+	if took := spans[0].EndTime().Sub(spans[0].StartTime()); took != time.Minute || len(spans[0].Events()) != 1 {
+		t.Errorf("the join took %s, events %v", took, spans[0].Events())
 	}
 }

@@ -13,6 +13,8 @@ import (
 
 	"github.com/awslabs/operatorpkg/reconciler"
 	"github.com/awslabs/operatorpkg/singleton"
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
@@ -39,6 +41,7 @@ import (
 	"github.com/numaform/numaform/internal/logkey"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/scheduling"
+	"github.com/numaform/numaform/internal/tracing"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -245,7 +248,10 @@ func (c *Controller) Provision(ctx context.Context) ([]*karpv1.NodeClaim, error)
 // provision implements Provision. With onlyWake, it wakes and reserves VMs only if the pods
 // need standby VMs and no new VMs.
 func (c *Controller) provision(ctx context.Context, onlyWake bool) ([]*karpv1.NodeClaim, error) {
-	reserved, err := c.reserve(ctx, onlyWake)
+	var span trace.Span = noop.Span{}
+	reserved, err := c.reserve(ctx, onlyWake, &span)
+	defer func() { span.End() }()
+	tracing.Fail(span, err)
 	errs := []error{err}
 	c.awaitEngines(ctx, reserved)
 	var claims []*karpv1.NodeClaim
@@ -257,6 +263,13 @@ func (c *Controller) provision(ctx context.Context, onlyWake bool) ([]*karpv1.No
 			continue
 		}
 		claims = append(claims, claim)
+	}
+	if span.IsRecording() {
+		names := make([]string, len(claims))
+		for i, claim := range claims {
+			names[i] = claim.Name
+		}
+		span.SetAttributes(tracing.List(tracing.KeyNodeClaims, names))
 	}
 	if c.config.Approvals != nil {
 		errs = append(errs, c.config.Approvals.Draft(ctx))
@@ -312,10 +325,11 @@ type reserved struct {
 
 // reserve decides on VMs, wakes standby VMs and reserves new ones. It returns the VMs that
 // become Nodes, and can return both VMs and an error. With onlyWake, it does nothing if the
-// pods need new VMs.
-func (c *Controller) reserve(ctx context.Context, onlyWake bool) ([]reserved, error) {
+// pods need new VMs. If it requests any VM, it begins the span of the decision.
+func (c *Controller) reserve(ctx context.Context, onlyWake bool, span *trace.Span) ([]reserved, error) {
 	c.config.Placing.Lock()
 	defer c.config.Placing.Unlock()
+	started := c.config.Clock.Now()
 	request := c.config.Request
 	var err error
 	if request.Snapshot, err = c.config.Snapshot(ctx); err != nil {
@@ -366,6 +380,10 @@ func (c *Controller) reserve(ctx context.Context, onlyWake bool) ([]reserved, er
 	c.publish(ctx, decision, pods)
 	c.publishOutages(decision, states, pods)
 
+	// Most decisions need no VM, so they have no span.
+	if len(decision.Woken) > 0 {
+		ctx, *span = startDecide(ctx, started, decision)
+	}
 	woken, err := c.wake(ctx, decision.Woken, pods)
 	if err != nil {
 		return nil, err
@@ -386,6 +404,9 @@ func (c *Controller) reserve(ctx context.Context, onlyWake bool) ([]reserved, er
 			Spec: placed[i].Spec, Placement: placed[i].Placement, Standby: placed[i].Standby, Reserve: placed[i].Reserve,
 		}
 	}
+	if len(decision.Woken) == 0 {
+		ctx, *span = startDecide(ctx, started, decision)
+	}
 	vms, err := c.config.Writer.Ensure(ctx, requests)
 	if err != nil {
 		return woken, errors.Join(unapproved, err)
@@ -397,6 +418,30 @@ func (c *Controller) reserve(ctx context.Context, onlyWake bool) ([]reserved, er
 		}
 	}
 	return list, errors.Join(unapproved, c.recordCreated(ctx, vms, placed))
+}
+
+// startDecide begins the span of a decision that started earlier and is known now.
+func startDecide(ctx context.Context, started time.Time, decision *scheduling.Decision) (context.Context, trace.Span) {
+	ctx, span := tracing.Start(ctx, tracing.SpanDecide, trace.WithTimestamp(started))
+	if !span.IsRecording() {
+		return ctx, span
+	}
+	var pods []string
+	for i := range decision.Woken {
+		for _, pod := range decision.Woken[i].Pods {
+			pods = append(pods, pod.String())
+		}
+	}
+	for i := range decision.New {
+		for _, pod := range decision.New[i].Pods {
+			pods = append(pods, pod.String())
+		}
+	}
+	span.SetAttributes(
+		tracing.KeyPodCount.Int(decision.Asked), tracing.KeyRefused.Int(len(decision.Refused)), tracing.List(tracing.KeyPods, pods),
+		tracing.KeyCreate.Int(len(decision.New)), tracing.KeyWake.Int(len(decision.Woken)),
+	)
+	return ctx, span
 }
 
 // recordCreated records the VMs of each ScalePlan in it. Without the record, only the name

@@ -11,6 +11,10 @@ import (
 	"testing"
 	"time"
 
+	"go.opentelemetry.io/otel/attribute"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.opentelemetry.io/otel/trace"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -28,6 +32,7 @@ import (
 	"github.com/numaform/numaform/internal/controllers/provisioning"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/scheduling"
+	"github.com/numaform/numaform/internal/tracing"
 	numastate "github.com/numaform/numaform/state"
 	"github.com/numaform/numaform/topology"
 )
@@ -102,6 +107,8 @@ type writer struct {
 	unread error
 	// waits is the reason why the VMs wait.
 	waits error
+	// decided is the span in which Ensure was called.
+	decided trace.SpanContext
 }
 
 func (w *writer) Synced() bool             { return true }
@@ -119,7 +126,8 @@ func (w *writer) States(context.Context) ([]scaler.VMState, error) {
 	return states, w.unread
 }
 
-func (w *writer) Ensure(_ context.Context, requests []scaler.Request) ([]fleet.VM, error) {
+func (w *writer) Ensure(ctx context.Context, requests []scaler.Request) ([]fleet.VM, error) {
+	w.decided = trace.SpanContextFromContext(ctx)
 	if w.err != nil {
 		return nil, w.err
 	}
@@ -275,6 +283,33 @@ func TestClaimsNameTheirVMs(t *testing.T) {
 	// Desired VMs count: a second decision adds nothing.
 	if again, err := w.Provision(t.Context()); err != nil || len(again) != 0 {
 		t.Errorf("the second time: %v, %v", again, err)
+	}
+}
+
+// TestTrace checks that a decision that requests VMs has a span, which the writer receives,
+// with its pods and NodeClaims, and that a decision without VMs has none.
+func TestTrace(t *testing.T) {
+	t.Parallel()
+	recorder := tracetest.NewSpanRecorder()
+	ctx := tracing.Into(t.Context(), sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(recorder)).Tracer("test"))
+	w := newWorld(t, nil, poolOfTwo, pods(3, "1"))
+	for range 2 {
+		if _, err := w.Provision(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	spans := recorder.Ended()
+	if len(spans) != 1 || spans[0].Name() != tracing.SpanDecide || spans[0].SpanContext().SpanID() != w.writer.decided.SpanID() {
+		t.Fatalf("spans %v, and the writer got %v", spans, w.writer.decided)
+	}
+	found := map[attribute.Key]attribute.Value{}
+	for _, pair := range spans[0].Attributes() {
+		found[pair.Key] = pair.Value
+	}
+	vms := len(w.writer.wanted)
+	if len(found[tracing.KeyPods].AsStringSlice()) != 3 || found[tracing.KeyPodCount].AsInt64() != 3 ||
+		len(found[tracing.KeyNodeClaims].AsStringSlice()) != vms || found[tracing.KeyCreate].AsInt64() != int64(vms) {
+		t.Errorf("attributes %v of 3 pods and %d VMs", found, vms)
 	}
 }
 
