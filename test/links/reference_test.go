@@ -20,7 +20,6 @@ import (
 // annotation of the code once, and no others.
 func TestReferenceOfEvents(t *testing.T) {
 	t.Parallel()
-	root := filepath.Join("..", "..")
 	files, err := filepath.Glob(filepath.Join(root, "api", "v1alpha1", "*.go"))
 	if err != nil {
 		t.Fatal(err)
@@ -102,6 +101,36 @@ func addConstants(t *testing.T, path string, defined map[string]string) {
 					t.Fatal(err)
 				}
 				defined[prefix+text] = name.Name
+			}
+		}
+	}
+}
+
+// TestReferenceOfPolicy checks that docs/policy.md names each rule of the guard, and that its
+// table of invariants names no others.
+func TestReferenceOfPolicy(t *testing.T) {
+	t.Parallel()
+	rule := regexp.MustCompile(`(?m)^\tRule[A-Z]\w* +(?:Rule )?= "(\w+)"`)
+	rules := map[string]bool{}
+	for _, match := range rule.FindAllStringSubmatch(read(t, filepath.Join(root, "state", "guard", "verdict.go")), -1) {
+		rules[match[1]] = true
+	}
+	delete(rules, "policy") // a prefix of the names of users' rules
+	if len(rules) < 20 {
+		t.Fatalf("only %d rules were found", len(rules))
+	}
+	page := read(t, filepath.Join(root, "docs", "policy.md"))
+	for name := range rules {
+		if !strings.Contains(page, "`"+name+"`") {
+			t.Errorf("docs/policy.md does not describe the rule %s", name)
+		}
+	}
+	_, table, _ := strings.Cut(page, "| rule | requires |\n|---|---|\n")
+	table, _, _ = strings.Cut(table, "\n\n")
+	for line := range strings.Lines(table) {
+		for _, match := range code.FindAllString(strings.Split(line, "|")[1], -1) {
+			if name := strings.Trim(match, "`"); !rules[name] {
+				t.Errorf("docs/policy.md lists the rule %s, which the guard does not have", name)
 			}
 		}
 	}
