@@ -82,7 +82,7 @@ unit: ## run the tests that require only Go: no engine, provider, control plane 
 LONG_TESTS := ./test/cluster ./test/hostile ./test/e2e ./test/faults ./test/upgrade ./test/backends ./internal/scaler
 
 .PHONY: test
-test: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) $(HELM) baseline postgres gitea promtool qemu ## run the tests of every change, with the real engines, provider and backends
+test: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) $(HELM) baseline postgres gitea promtool qemu site ## run the tests of every change, with the real engines, provider and backends
 	@# Run two packages per core, because tests wait half of the time. make verify runs vet. Without symbols, a binary is linked in half the time.
 	go test -p 4 -timeout $(TEST_TIMEOUT) -vet=off -ldflags='-s -w' $(TESTFLAGS) $(if $(filter ./...,$(PKG)),$(LONG_TESTS)) $(PKG)
 	$(if $(filter ./...,$(PKG)),$(IN_SIM) go test -vet=off -ldflags='-s -w' $(TESTFLAGS) ./...)
@@ -389,6 +389,12 @@ baseline:
 .PHONY: promtool
 promtool:
 	@sh tools/promtool.sh $(TOOLS)/promtool
+
+# Pages without a place in the navigation, and links to nothing, fail before the build.
+.PHONY: site
+site: ## build the documentation site in dist/site, with npm, and test its search
+	@go test ./test/links
+	@sh tools/site.sh $(CURDIR)/$(TOOLS) $(CURDIR)/dist/site
 
 # qemu finds or installs QEMU and the kernel for the tests of the host agent.
 .PHONY: qemu
