@@ -1,28 +1,114 @@
 package operator
 
 import (
+	"context"
+	"fmt"
 	"reflect"
+	"sync"
+	"time"
 
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
 // maxWorkers is the maximum number of workers of a controller. A worker handles one object
 // at a time. More would only wait for the client's limit of 200 requests per second.
 const maxWorkers = 100
 
-// bounded is a manager that limits the workers of controllers. Some of Karpenter's start 1,000
-// workers, because they call the API of a cloud, which may take seconds. Here they
-// only reserve VMs in memory, and the stacks of idle workers need 4 KiB each, or more after a
-// start with many nodes.
-type bounded struct{ manager.Manager }
+// repeating are the controllers of Karpenter that handle each of their objects again and
+// again although it has not changed, at intervals of 10 seconds to a minute: its cluster
+// state, which follows from events, and the metrics of each object.
+var repeating = map[string]bool{
+	"state.node":                   true,
+	"state.nodeclaim":              true,
+	"state.pod":                    true,
+	"metrics.pod":                  true,
+	"operatorpkg.node.status":      true,
+	"operatorpkg.nodeclaim.status": true,
+}
 
-// Add adds a runnable. The type of controller-runtime's controllers is internal, so the
-// limit is set by reflection.
+// bounded is a manager that limits the work of controllers. The type of controller-runtime's
+// controllers is internal, so it is changed by reflection.
+//
+// Some of Karpenter's controllers start 1,000 workers, because they call the API of a cloud,
+// which may take seconds. Here they only reserve VMs in memory, and the stacks of idle
+// workers need 4 KiB each, or more after a start with many nodes. Others handle each object
+// again at a fixed interval, which becomes most of the work in a large idle cluster.
+type bounded struct {
+	manager.Manager
+
+	pace *objectPace
+}
+
+// Add adds a runnable.
 func (b bounded) Add(runnable manager.Runnable) error {
-	if value := reflect.Indirect(reflect.ValueOf(runnable)); value.Kind() == reflect.Struct {
-		if workers := value.FieldByName("MaxConcurrentReconciles"); workers.CanSet() && workers.CanInt() {
-			workers.SetInt(min(workers.Int(), maxWorkers))
+	value := reflect.Indirect(reflect.ValueOf(runnable))
+	if value.Kind() != reflect.Struct {
+		return b.Manager.Add(runnable)
+	}
+	if workers := value.FieldByName("MaxConcurrentReconciles"); workers.CanSet() && workers.CanInt() {
+		workers.SetInt(min(workers.Int(), maxWorkers))
+	}
+	if name := value.FieldByName("Name"); name.Kind() == reflect.String && repeating[name.String()] {
+		field := value.FieldByName("Do")
+		if !field.CanSet() {
+			return fmt.Errorf("adding controller %s: it has no reconciler that can be replaced", name)
 		}
+		inner, ok := field.Interface().(reconcile.Reconciler)
+		if !ok {
+			return fmt.Errorf("adding controller %s: its reconciler is a %s", name, field.Type())
+		}
+		field.Set(reflect.ValueOf(repeated{inner, b.pace}))
 	}
 	return b.Manager.Add(runnable)
+}
+
+// repeated is the reconciler of a controller in repeating. Its intervals grow with the
+// number of Nodes. Events do not wait for them.
+type repeated struct {
+	reconcile.Reconciler
+
+	pace *objectPace
+}
+
+// Reconcile handles an object.
+func (r repeated) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	result, err := r.Reconciler.Reconcile(ctx, request)
+	if err == nil && result.RequeueAfter > time.Second {
+		result.RequeueAfter = max(result.RequeueAfter, r.pace.interval())
+	}
+	return result, err
+}
+
+const (
+	// objectInterval is the minimum interval per Node at which an unchanged object is
+	// handled again: ten Nodes each second, and their NodeClaims and pods.
+	objectInterval = time.Second / 10
+	// maxObjectInterval limits the interval that follows from the number of Nodes.
+	maxObjectInterval = 10 * time.Minute
+	// countAge is the maximum age of the number of Nodes.
+	countAge = 10 * time.Second
+)
+
+// objectPace determines the interval at which unchanged objects are handled again.
+type objectPace struct {
+	clock clock.PassiveClock
+	// nodes returns the number of Nodes, which takes long if there are many.
+	nodes func() int
+
+	// mu guards the fields below.
+	mu        sync.Mutex
+	count     int
+	countedAt time.Time
+}
+
+// interval returns the minimum interval.
+func (p *objectPace) interval() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if now := p.clock.Now(); now.Sub(p.countedAt) >= countAge {
+		p.count, p.countedAt = p.nodes(), now
+	}
+	return min(time.Duration(p.count)*objectInterval, maxObjectInterval)
 }

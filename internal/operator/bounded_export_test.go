@@ -1,6 +1,12 @@
 package operator
 
-import "sigs.k8s.io/controller-runtime/pkg/manager"
+import (
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+)
 
-// Bounded returns a manager that limits the workers of controllers.
-func Bounded(m manager.Manager) manager.Manager { return bounded{m} }
+// Bounded returns a manager that limits the work of controllers in a cluster with the
+// number of Nodes that nodes returns.
+func Bounded(m manager.Manager, clk clock.PassiveClock, nodes func() int) manager.Manager {
+	return bounded{m, &objectPace{clock: clk, nodes: nodes}}
+}

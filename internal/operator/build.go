@@ -318,7 +318,7 @@ func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, err
 		runs = append(runs, history.run)
 		runs = append(runs, (&driftWatch{builder: b, scaler: fleetScaler, observer: observer}).run)
 	}
-	return b.assemble(ctx, writer, list, runs...)
+	return b.assemble(ctx, core, writer, list, runs...)
 }
 
 // historyWatch returns the watch of the history of a store.
@@ -392,9 +392,10 @@ func (b *builder) templateProblem(ctx context.Context, name string) string {
 }
 
 // assemble adds everything that the manager runs.
-func (b *builder) assemble(ctx context.Context, writer *scaler.Writer, list []controller.Controller, runs ...manager.RunnableFunc) (*parts, error) {
+func (b *builder) assemble(ctx context.Context, core *core, writer *scaler.Writer, list []controller.Controller, runs ...manager.RunnableFunc) (*parts, error) {
+	registered := bounded{b.manager, &objectPace{clock: b.clock, nodes: core.nodes}}
 	for _, one := range list {
-		if err := one.Register(ctx, bounded{b.manager}); err != nil {
+		if err := one.Register(ctx, registered); err != nil {
 			return nil, fmt.Errorf("registering a controller: %w", err)
 		}
 	}

@@ -48,7 +48,7 @@ func (b *builder) observe(ctx context.Context, config *scaler.Config) (*parts, e
 		Placing:   &b.placing,
 		Clock:     b.clock,
 	})
-	return b.assemble(ctx, nil, append(core.watchers(), provisioner))
+	return b.assemble(ctx, core, nil, append(core.watchers(), provisioner))
 }
 
 // silence discards events, because publishing one is a write.
