@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 const (
@@ -95,12 +97,29 @@ func (f figures) report(b *testing.B) {
 		}
 		return
 	}
-	before := all[machine()][name]
+	before, found := all[machine()][name]
+	if !found {
+		b.Logf("%s has no figures of %s for this kind of machine (%s), so these are not compared", figuresFile, name, machine())
+	}
+	for _, problem := range f.regressions(before) {
+		b.Error(problem + ": find the cause, or commit the new figure with -update")
+	}
+}
+
+// regressions describes the figures that are more than maxRegression above earlier ones,
+// and those that are missing.
+func (f figures) regressions(before figures) []string {
+	var problems []string
 	for _, unit := range slices.Sorted(maps.Keys(before)) {
-		if most := before[unit]*maxRegression + slack(unit); compared(unit) && f[unit] > most {
-			b.Errorf("%s is %.4g, was %.4g: find the cause, or commit the new figure with -update", unit, f[unit], before[unit])
+		value, measured := f[unit]
+		switch {
+		case !measured:
+			problems = append(problems, fmt.Sprintf("%s was not measured, was %.4g", unit, before[unit]))
+		case compared(unit) && value > before[unit]*maxRegression+slack(unit):
+			problems = append(problems, fmt.Sprintf("%s is %.4g, was %.4g", unit, value, before[unit]))
 		}
 	}
+	return problems
 }
 
 // rounded returns a value with three significant digits, or as an integer.
@@ -128,6 +147,37 @@ func slack(unit string) float64 {
 		return 1
 	}
 	return 0
+}
+
+// TestRegressions checks which changes of figures fail a benchmark.
+func TestRegressions(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		before, now figures
+		want        []string
+	}{
+		"no committed figures":    {nil, figures{"cpu-s": 9}, nil},
+		"equal":                   {figures{"cpu-s": 2, "peak-MiB": 300}, figures{"cpu-s": 2, "peak-MiB": 300}, nil},
+		"less":                    {figures{"x-direct": 1.2}, figures{"x-direct": 1.1}, nil},
+		"up to a tenth more":      {figures{"peak-MiB": 300}, figures{"peak-MiB": 330}, nil},
+		"more memory":             {figures{"peak-MiB": 300}, figures{"peak-MiB": 331}, []string{"peak-MiB is 331, was 300"}},
+		"a larger ratio":          {figures{"x-direct": 1.2}, figures{"x-direct": 1.33}, []string{"x-direct is 1.33, was 1.2"}},
+		"more CPU time":           {figures{"engine-cpu-s": 2}, figures{"engine-cpu-s": 2.3}, []string{"engine-cpu-s is 2.3, was 2"}},
+		"two ticks of a short":    {figures{"cpu-s": 0.1}, figures{"cpu-s": 0.13}, nil},
+		"one request of few":      {figures{"proxmox-requests": 4}, figures{"proxmox-requests": 5}, nil},
+		"two requests of few":     {figures{"proxmox-requests": 4}, figures{"proxmox-requests": 6}, []string{"proxmox-requests is 6, was 4"}},
+		"more time":               {figures{"last-delete-s": 5}, figures{"last-delete-s": 9}, nil},
+		"a figure is missing":     {figures{"cpu-s": 2, "last-delete-s": 5}, figures{"cpu-s": 2}, []string{"last-delete-s was not measured, was 5"}},
+		"an additional figure":    {figures{"cpu-s": 2}, figures{"cpu-s": 2, "peak-MiB": 300}, nil},
+		"several, sorted by unit": {figures{"peak-MiB": 1, "cpu-s": 1}, figures{"peak-MiB": 2, "cpu-s": 2}, []string{"cpu-s is 2, was 1", "peak-MiB is 2, was 1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if diff := cmp.Diff(c.want, c.now.regressions(c.before)); diff != "" {
+				t.Errorf("regressions (-want +got):\n%s", diff)
+			}
+		})
+	}
 }
 
 // least measures a row several times, and reports the minimum of each figure, because other
