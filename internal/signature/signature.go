@@ -56,6 +56,15 @@ type signed struct {
 	Digest    []byte
 }
 
+// userPresent is the flag of a security key that was touched: PROTOCOL.u2f in
+// openssh-portable. The flags are the first byte after the signature.
+const userPresent = 1
+
+// isHardware reports whether a key is on a FIDO security key.
+func isHardware(key ssh.PublicKey) bool {
+	return key.Type() == ssh.KeyAlgoSKED25519 || key.Type() == ssh.KeyAlgoSKECDSA256
+}
+
 // ErrOtherText means that the signature's key signed another text.
 var ErrOtherText = errors.New("it is a signature of another text")
 
@@ -100,6 +109,9 @@ func Verify(text []byte, armored string) (ssh.PublicKey, error) {
 	// Package ssh also accepts SHA-1 for an RSA key, and PROTOCOL.sshsig does not.
 	if key.Type() == ssh.KeyAlgoRSA && s.Format != ssh.KeyAlgoRSASHA256 && s.Format != ssh.KeyAlgoRSASHA512 {
 		return nil, fmt.Errorf("its algorithm is %q: an RSA key must sign with %s or %s: sign with ssh-keygen -Y sign", s.Format, ssh.KeyAlgoRSASHA512, ssh.KeyAlgoRSASHA256)
+	}
+	if isHardware(key) && len(s.Rest) > 0 && s.Rest[0]&userPresent == 0 {
+		return nil, fmt.Errorf("security key %s made it without a touch: each approval requires one: sign with a key that was created without the option no-touch-required", ssh.FingerprintSHA256(key))
 	}
 	if err := key.Verify(toSign(e.Reserved, e.Hash, digest), &s); err != nil {
 		return nil, fmt.Errorf("%w by key %s (%w)", ErrOtherText, ssh.FingerprintSHA256(key), err)
