@@ -12,7 +12,6 @@ import (
 
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/internal/audit"
-	"github.com/numaform/numaform/internal/freeze"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/signature"
 	"github.com/numaform/numaform/state/guard"
@@ -25,14 +24,6 @@ const ReasonBreakGlass = "BreakGlassApproval"
 // ConditionSufficient is false while an approval lacks signatures, or waits for the end of
 // a freeze window.
 const ConditionSufficient = "ApprovalSufficient"
-
-// frozen returns the freeze window that blocks changes in a direction now, or nil.
-func (a *Approvals) frozen(direction v1alpha1.ScaleDirection) *freeze.Active {
-	return a.config.Freezes.Active(a.config.Clock.Now(), string(direction))
-}
-
-// Frozen reports whether a freeze window blocks changes in a direction now.
-func (a *Approvals) Frozen(direction v1alpha1.ScaleDirection) bool { return a.frozen(direction) != nil }
 
 // manualReason returns why changes of a NodePool whose mode is manual need approval.
 func (a *Approvals) manualReason(pool string, direction v1alpha1.ScaleDirection) string {

@@ -138,16 +138,20 @@ func (a *Approvals) propose(ctx context.Context, plans []v1alpha1.ScalePlan, d *
 		plan.ResourceVersion = ""
 	}
 	plan.Status.Phase = v1alpha1.ScalePlanPending
+	frozen, until := "", ""
 	if d.verdict.Decision == guard.Deny {
 		now := metav1.NewTime(a.config.Clock.Now())
 		plan.Status.Phase, plan.Status.FinishedAt = v1alpha1.ScalePlanFailed, &now
 		plan.Status.Result = "the guard denies it, and approval cannot override that: see spec.reasons"
+	} else {
+		frozen, until = a.setFrozen(plan)
 	}
 	if err := a.enterFirst(ctx, plan); err != nil {
 		return err
 	}
 	log.FromContext(ctx).Info("proposed scaleplan", logkey.ScalePlan, plan.Name, logkey.NodePool, d.pools, logkey.Message, plan.Spec.Summary)
 	a.publish(plan, corev1.EventTypeNormal, ReasonProposed, plan.Spec.Summary+": see numaform plans "+plan.Name)
+	a.publishFreeze(plan, frozen, until)
 	return nil
 }
 
@@ -224,11 +228,13 @@ func (a *Approvals) begin(ctx context.Context, plan *v1alpha1.ScalePlan, before,
 		Type: conditionBegun, Status: metav1.ConditionTrue, Reason: "Approved", LastTransitionTime: now,
 		Message: strings.Join(before, ","),
 	})
+	thawed, why := a.setFrozen(plan)
 	if err := a.update(ctx, plan); err != nil {
 		return fmt.Errorf("beginning scaleplan %s: %w", plan.Name, err)
 	}
 	log.FromContext(ctx).Info("began approved scaleplan", logkey.ScalePlan, plan.Name, logkey.Approver, plan.Status.Approver)
 	a.publish(plan, corev1.EventTypeNormal, ReasonDecided, "approved by "+plan.Status.Approver)
+	a.publishFreeze(plan, thawed, why)
 	if approval.BreakGlass != "" {
 		a.broke(plan, &approval)
 	}
@@ -246,6 +252,7 @@ func (a *Approvals) end(ctx context.Context, plan *v1alpha1.ScalePlan, phase v1a
 		plan.Status.DecidedAt = &now
 	}
 	plan.Status.Phase, plan.Status.FinishedAt, plan.Status.Result = phase, &now, result
+	thawed, why := a.setFrozen(plan)
 	err := a.update(ctx, plan)
 	switch {
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
@@ -258,6 +265,7 @@ func (a *Approvals) end(ctx context.Context, plan *v1alpha1.ScalePlan, phase v1a
 	if phase == v1alpha1.ScalePlanFailed || phase == v1alpha1.ScalePlanExpired {
 		kind = corev1.EventTypeWarning
 	}
+	a.publishFreeze(plan, thawed, why)
 	a.publish(plan, kind, ReasonFinished, string(phase)+": "+result)
 	return nil
 }

@@ -164,7 +164,7 @@ func (a *Approvals) advancePending(ctx context.Context, plan *v1alpha1.ScalePlan
 	case plan.Spec.Direction == v1alpha1.ScaleDown && a.outdated(plan):
 		return a.end(ctx, plan, v1alpha1.ScalePlanSuperseded, "its nodes no longer exist, or are needed again")
 	}
-	return a.noteConsent(ctx, plan)
+	return errors.Join(a.noteFreeze(ctx, plan), a.noteConsent(ctx, plan))
 }
 
 // advanceUpdates ends a plan of updates in place that are done or no longer needed, that

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/crypto/ssh"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -221,6 +222,12 @@ func (w *printer) scalePlan(plan *v1alpha1.ScalePlan, verbose bool) {
 			w.printf("  %-13s %s\n", line[0], line[1])
 		}
 	}
+	if len(spec.Signatures) > 0 {
+		w.heading("Signatures")
+	}
+	for i := range spec.Signatures {
+		w.printf("  %s, added by %s\n", signatureOf(plan, spec.Signatures[i].Signature), spec.Signatures[i].User)
+	}
 	if len(spec.Reasons) > 0 {
 		w.heading("Why approval is required")
 		for _, reason := range spec.Reasons {
@@ -251,14 +258,39 @@ func (w *printer) scalePlan(plan *v1alpha1.ScalePlan, verbose bool) {
 	}
 }
 
-// waitsFor returns why an approved plan cannot begin yet, or "".
+// waitsFor returns why a plan cannot begin yet, besides a missing approval, or "".
 func waitsFor(plan *v1alpha1.ScalePlan) string {
+	if phaseOf(plan) != v1alpha1.ScalePlanPending {
+		return ""
+	}
+	text := ""
 	for _, condition := range plan.Status.Conditions {
-		if condition.Type == approvals.ConditionSufficient && condition.Status == metav1.ConditionFalse && phaseOf(plan) == v1alpha1.ScalePlanPending {
-			return strings.ReplaceAll(condition.Message, "\n", "; ")
+		switch {
+		case condition.Type == approvals.ConditionSufficient && condition.Status == metav1.ConditionFalse:
+			return strings.ReplaceAll(condition.Message, "\n", "; ") // it also names a freeze window
+		case condition.Type == approvals.ConditionFrozen && condition.Status == metav1.ConditionTrue:
+			text = strings.TrimPrefix(condition.Message, "waits for ")
 		}
 	}
-	return ""
+	return text
+}
+
+// signatureOf describes a signature of a plan's approval by the fingerprint of its key. Whether
+// the key is allowed is the controller's decision.
+func signatureOf(plan *v1alpha1.ScalePlan, armored string) string {
+	statement := statementOf(plan)
+	if glass := plan.Spec.BreakGlass; glass != nil {
+		statement.BreakGlass, statement.Until = glass.Reason, glass.Until.Time
+	}
+	text, err := statement.Text()
+	if err != nil {
+		return "unreadable: " + err.Error()
+	}
+	key, err := signature.Verify(text, armored)
+	if err != nil {
+		return "invalid: " + err.Error()
+	}
+	return ssh.FingerprintSHA256(key)
 }
 
 // glassOf describes the break-glass approval of a plan, or returns "".

@@ -240,6 +240,10 @@ func TestApproveSigned(t *testing.T) {
 	if spec := read(); spec.Approve != hash || len(spec.Signatures) != 3 || spec.Signatures[2].User != "admin" {
 		t.Errorf("the plan has the signatures %+v", spec.Signatures)
 	}
+	shown := says(t, 0, "\nSignatures\n", "plans", plan.Name)
+	if got := strings.Count(shown, "  SHA256:"); got != 3 || strings.Count(shown, ", added by admin\n") != 3 {
+		t.Errorf("%d signatures are shown, want 3:\n%s", got, shown)
+	}
 	says(t, 0, "workers-up-9 is approved by admin", "approve", plan.Name, "--hash", hash, "--break-glass", "fire", "--break-glass-until", "2126-01-01T00:00:00Z")
 	if glass := read().BreakGlass; glass == nil || glass.Reason != "fire" || glass.User != "admin" {
 		t.Errorf("the break-glass approval is %+v", glass)

@@ -146,7 +146,10 @@ func (c *core) controllers(ctx context.Context, wrap func(func() []disruption.Me
 		evictions, queue,
 		c.paced("disruption", disruption.NewController(c.clock, floored, provisioner, c.provider, c.recorder, c.state, queue, c.cost, disruption.WithMethods(methods...))),
 		poolhash.NewController(c.client, c.provider),
-		expiration.NewController(c.clock, c.client, c.provider),
+		&expiry{
+			inner:  expiration.NewController(c.clock, c.client, c.provider),
+			frozen: func() bool { return c.frozen() }, clock: c.clock, provider: c.provider,
+		},
 		termination.NewController(c.clock, c.client, c.provider, terminator.NewTerminator(c.clock, c.client, evictions, c.recorder), c.recorder),
 		poolreadiness.NewController(c.clock, c.client, c.provider),
 		poolhealth.NewController(c.clock, c.client, c.provider, health),

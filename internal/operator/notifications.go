@@ -154,7 +154,7 @@ func notable() map[string]notify.Kind {
 		notify.Waiting: {
 			v1alpha1.ReasonPendingApproval, v1alpha1.ReasonStateBackendUnreachable, v1alpha1.ReasonLimitReached,
 			v1alpha1.ReasonFixedSizeNotSupported, v1alpha1.ReasonLabelInvalid,
-			approval.ReasonProposed, approval.ReasonBreakGlass, garbage.ReasonRemovalWaits,
+			approval.ReasonProposed, approval.ReasonBreakGlass, approval.ReasonFrozen, approval.ReasonThawed, garbage.ReasonRemovalWaits,
 		},
 		notify.Denied: {
 			v1alpha1.ReasonPlanDenied, v1alpha1.ReasonPlanRejected,
@@ -224,6 +224,8 @@ func (r notifyingEvents) noticeOf(event *events.Event) (notice notify.Notice, no
 		switch phase := object.Status.Phase; {
 		case event.Reason == approval.ReasonBreakGlass: // the change waits for a review
 			cause = "break glass " + object.Name
+		case event.Reason == approval.ReasonFrozen, event.Reason == approval.ReasonThawed: // it waits for longer than an approval
+			cause = event.Reason + " " + object.Name
 		case event.Reason == approval.ReasonProposed && phase == v1alpha1.ScalePlanFailed, phase == v1alpha1.ScalePlanRejected:
 			kind = notify.Denied
 		case event.Reason == approval.ReasonProposed:

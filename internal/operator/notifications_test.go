@@ -62,6 +62,8 @@ func TestNotices(t *testing.T) {
 		{of(plan("Applied"), "ScalePlanFinished", "Applied: x"), "", ""},
 		{of(plan("Approved"), "ScalePlanDecided", "approved by alice"), "", ""},
 		{of(plan("Approved"), "BreakGlassApproval", "alice: shop down"), "waiting ScalePlan workers-7f3a", "glass"},
+		{of(plan("Pending"), "ChangeFrozen", "waits"), "waiting ScalePlan workers-7f3a", "frozen"},
+		{of(plan("Superseded"), "FreezeEnded", "ended"), "waiting ScalePlan workers-7f3a", "thawed"},
 		{of(claim("w-1"), "VMFailed", "creating VM w-1 failed"), "failed NodeClaim w-1", "w-1"},
 		{of(pool, "VMFailed", "creating VM w-1 failed"), "failed NodePool workers", "w-1"},
 		{of(claim("w-2"), "VMFailed", "creating VM w-2 failed"), "failed NodeClaim w-2", "w-2"},

@@ -133,6 +133,8 @@ func TestStillUpdatable(t *testing.T) {
 // apply of an update in place.
 type meddler struct{ meddle func() }
 
+func (m meddler) Freeze(bool, bool) string { return "" }
+
 func (m meddler) Asks(_ context.Context, plan *scaler.RootPlan) (bool, error) {
 	if plan.InPlace {
 		m.meddle()

@@ -30,6 +30,8 @@ func (alice) Approver(context.Context, *scaler.RootPlan) (*audit.Approval, error
 
 func (alice) Approved(context.Context, *scaler.RootPlan) (*audit.Approval, error) { return nil, nil }
 
+func (alice) Freeze(bool, bool) string { return "" }
+
 func (alice) Asks(context.Context, *scaler.RootPlan) (bool, error) { return false, nil }
 
 // hostname approves each plan as its host.

@@ -571,6 +571,14 @@ func (w *Writer) approveTemplates(plan *RootPlan, change *Change) (approver stri
 		}
 		approver = c.requests[c.of[approved]].Approver
 	}
+	// A lost state is restored, and a template of a host that left is forgotten: neither
+	// changes Proxmox.
+	if w.config.Gate != nil && !c.gone && !c.intent.Targeted {
+		removed := len(c.intent.Delete) + len(c.intent.Absent)
+		if window := w.config.Gate.Freeze(len(c.why) > removed, removed > 0); window != "" {
+			return "", &TemplateHostError{Reason: "waits for the end of " + window}
+		}
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for i := range c.intent.Delete {

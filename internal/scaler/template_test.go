@@ -168,6 +168,36 @@ func TestWriterTemplates(t *testing.T) {
 	w.underWay(t)
 }
 
+// TestWriterTemplatesFrozen checks that templates are neither created nor deleted in a freeze
+// window that blocks the direction, also if they are approved, and that they are afterwards.
+func TestWriterTemplatesFrozen(t *testing.T) {
+	t.Parallel()
+	w := newTemplateWorld(t)
+	g := &gate{by: "alice"}
+	freeze := func(up, down bool) {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.frozen.up, g.frozen.down = up, down
+	}
+	freeze(true, true)
+	writer := w.run(t, func(config *scaler.WriterConfig) { config.Gate = g })
+	frozen := func(states []scaler.TemplateState) bool {
+		return len(states) == 1 && states[0].Err != nil && states[0].Err.Error() == `waits for the end of freeze window "release" until 2026-12-01T00:00:00Z`
+	}
+	writer.SetTemplates("debian", templates(t, oldImage, first))
+	templatesUntil(t, writer, "frozen", frozen)
+	w.noTemplates(t)
+	freeze(false, true)
+	templatesUntil(t, writer, "created", allReady(1))
+	writer.SetTemplates("debian", scaler.TemplateRequest{Deleted: true})
+	if states := templatesUntil(t, writer, "frozen again", frozen); !states[0].Ready {
+		t.Errorf("the template was deleted in the freeze window: %+v", states)
+	}
+	freeze(false, false)
+	templatesUntil(t, writer, "deleted", func(states []scaler.TemplateState) bool { return len(states) == 0 })
+	w.noTemplates(t)
+}
+
 // TestWriterSharedTemplate checks that one host creates a template on shared storage for all
 // hosts: linked clones on another host keep it, and a new image replaces it once.
 func TestWriterSharedTemplate(t *testing.T) {

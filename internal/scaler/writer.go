@@ -29,6 +29,10 @@ type Gate interface {
 	// Approved returns the approval of a plan for which Asks is false, because it was
 	// approved before its VMs were reserved or drained; nil if it needed none.
 	Approved(ctx context.Context, plan *RootPlan) (*audit.Approval, error)
+	// Freeze returns the freeze window that blocks a change of templates now, or an empty
+	// string. up is set if the change creates or changes templates, and down if it deletes
+	// some.
+	Freeze(up, down bool) string
 }
 
 // WriterConfig configures a Writer.

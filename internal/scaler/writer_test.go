@@ -210,6 +210,17 @@ type gate struct {
 	asked int
 	// manual is set if updates in place wait until by is set.
 	manual bool
+	// frozen are the directions that a freeze window blocks.
+	frozen struct{ up, down bool }
+}
+
+func (g *gate) Freeze(up, down bool) string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.frozen.up && up || g.frozen.down && down {
+		return `freeze window "release" until 2026-12-01T00:00:00Z`
+	}
+	return ""
 }
 
 func (g *gate) Asks(_ context.Context, plan *scaler.RootPlan) (bool, error) {
