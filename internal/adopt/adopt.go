@@ -1,5 +1,6 @@
-// Package adopt moves Nodes of another autoscaler to numaform. It finds the Nodes, describes
-// their VMs as they are, and exchanges the NodeClaims. It imports no VM into the fleet:
+// Package adopt moves Nodes of another autoscaler to numaform, and Nodes of numaform whose
+// files were lost back into the fleet. It finds the Nodes, describes their VMs as they are,
+// and exchanges the NodeClaims. It imports no VM into the fleet:
 // scaler.ProposeAdoption does. Start at Find.
 package adopt
 
@@ -47,6 +48,9 @@ type Candidate struct {
 	Class v1alpha1.ProxmoxNodeClass
 	// Theirs are the NodeClaims of the other autoscaler for this Node.
 	Theirs []karpv1.NodeClaim
+	// Ours is numaform's own NodeClaim for this Node, if it outlived the VM's file; nil
+	// otherwise.
+	Ours *karpv1.NodeClaim
 }
 
 // Find returns the Nodes with the names or, without names, all Nodes of
@@ -63,16 +67,19 @@ func Find(ctx context.Context, c client.Reader, names []string, pool string) ([]
 			return nil, fmt.Errorf("reading the cluster: %w", err)
 		}
 	}
-	theirs := func(node *corev1.Node) (found []karpv1.NodeClaim) {
-		for _, claim := range claims.Items {
+	owners := func(node *corev1.Node) (theirs []karpv1.NodeClaim, ours *karpv1.NodeClaim) {
+		for i := range claims.Items {
+			claim := &claims.Items[i]
 			ref := claim.Spec.NodeClassRef
-			ours := ref == nil || ref.Group == v1alpha1.Group
-			same := claim.Status.NodeName == node.Name || claim.Status.ProviderID != "" && claim.Status.ProviderID == node.Spec.ProviderID
-			if !ours && same {
-				found = append(found, claim)
+			switch {
+			case claim.Status.NodeName != node.Name && (claim.Status.ProviderID == "" || claim.Status.ProviderID != node.Spec.ProviderID):
+			case ref == nil || ref.Group == v1alpha1.Group:
+				ours = claim
+			default:
+				theirs = append(theirs, *claim)
 			}
 		}
-		return found
+		return theirs, ours
 	}
 
 	var found []Candidate
@@ -80,7 +87,8 @@ func Find(ctx context.Context, c client.Reader, names []string, pool string) ([]
 	unknown := slices.Clone(names)
 	for i := range nodes.Items {
 		node := &nodes.Items[i]
-		candidate := Candidate{Node: *node, Theirs: theirs(node)}
+		candidate := Candidate{Node: *node}
+		candidate.Theirs, candidate.Ours = owners(node)
 		unknown = slices.DeleteFunc(unknown, func(name string) bool { return name == node.Name })
 		named := slices.Contains(names, node.Name)
 		kpp := slices.ContainsFunc(candidate.Theirs, func(claim karpv1.NodeClaim) bool { return claim.Spec.NodeClassRef.Group == kppGroup })
@@ -113,7 +121,8 @@ func (c *Candidate) check(pool string, pools []karpv1.NodePool, classes []v1alph
 		pool = node.Labels[karpv1.NodePoolLabelKey]
 	}
 	at := slices.IndexFunc(pools, func(p karpv1.NodePool) bool { return p.Name == pool })
-	leaving := slices.ContainsFunc(c.Theirs, func(claim karpv1.NodeClaim) bool { return !claim.DeletionTimestamp.IsZero() })
+	leaving := c.Ours != nil && !c.Ours.DeletionTimestamp.IsZero() ||
+		slices.ContainsFunc(c.Theirs, func(claim karpv1.NodeClaim) bool { return !claim.DeletionTimestamp.IsZero() })
 	foreign := slices.IndexFunc(c.Theirs, func(claim karpv1.NodeClaim) bool { return claim.Spec.NodeClassRef.Group != kppGroup })
 	_, controlPlane := node.Labels[controlPlaneLabel]
 	unregistered := slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == karpv1.UnregisteredTaintKey })
@@ -127,6 +136,8 @@ func (c *Candidate) check(pool string, pools []karpv1.NodePool, classes []v1alph
 		return refuse("its NodeClaim %s has a class of the group %s, whose autoscaler numaform does not know", c.Theirs[foreign].Name, ref.Group)
 	case unregistered:
 		return refuse("it has the taint %s, so it has not joined completely: wait until it has, or delete its NodeClaim", karpv1.UnregisteredTaintKey)
+	case c.Ours != nil && c.Ours.Labels[karpv1.NodePoolLabelKey] != pool:
+		return refuse("its NodeClaim %s belongs to NodePool %q: omit --nodepool", c.Ours.Name, c.Ours.Labels[karpv1.NodePoolLabelKey])
 	case at < 0 || pools[at].Spec.Template.Spec.NodeClassRef == nil || pools[at].Spec.Template.Spec.NodeClassRef.Group != v1alpha1.Group:
 		return refuse("NodePool %q does not exist or has no %s: create a NodePool of numaform for it, and set --nodepool to its name", pool, v1alpha1.KindProxmoxNodeClass)
 	}
@@ -174,8 +185,9 @@ func (c *Candidate) Guest(snapshot *topology.Snapshot) (topology.HostID, topolog
 	return host, guest, nil
 }
 
-// VM returns the VM of a Node as it is, with a key that depends only on its identity. It
-// returns a *RefusedError for a VM that numaform could not manage.
+// VM returns the VM of a Node as it is, with the key of its marker if it has this fleet's;
+// otherwise, with a key that depends only on its identity. It returns a *RefusedError for a VM
+// that numaform could not manage.
 func (c *Candidate) VM(clusterID string, host topology.HostID, guest *topology.Guest, id *proxmox.Identity) (fleet.VM, error) {
 	node := &c.Node
 	switch {
@@ -184,6 +196,8 @@ func (c *Candidate) VM(clusterID string, host topology.HostID, guest *topology.G
 	case id.NoSCSIHardware:
 		return fleet.VM{}, &RefusedError{Node: node.Name, Problem: fmt.Sprintf("its VM has no option scsihw, and the provider would not keep it so: "+
 			"on host %s, run qm set %d --scsihw lsi, which is the default of Proxmox; then run the command again", host.Host, guest.VMID)}
+	case len(id.Marker.Pins) > 0:
+		return fleet.VM{}, &RefusedError{Node: node.Name, Problem: "the host agent pins its VM by the VM's description, which an adoption would replace; to replace the node instead, run kubectl drain, and delete its VM in Proxmox: numaform creates nodes for its pods"}
 	case !fleet.AdoptableName(node.Name):
 		return fleet.VM{}, &RefusedError{Node: node.Name, Problem: "its name must have at most 63 characters a-z, 0-9 and -; " + replaceHint}
 	}
@@ -213,6 +227,10 @@ func (c *Candidate) VM(clusterID string, host topology.HostID, guest *topology.G
 	}
 	if bound(guest) {
 		vm.Policy, vm.Cells = fleet.PolicyNUMA, guest.NUMA
+	}
+	if guest.ClusterID == clusterID && guest.Key != "" {
+		vm.Key = fleet.Key(guest.Key)
+		vm.Reason = "returned to the fleet; " + strings.TrimPrefix(vm.Reason, "adopted; ")
 	}
 	if guest.Pins.Size() == guest.VCPUs {
 		vm.Policy, vm.PinWith, vm.CPUs, vm.VCPUPins = fleet.PolicyDedicated, fleet.PinWithAffinity, guest.Pins, guest.Pins.List()

@@ -60,6 +60,12 @@ func Handover(ctx context.Context, c client.Client, candidate *Candidate, vm *fl
 // it, and creates it if it does not exist.
 func ensureClaim(ctx context.Context, c client.Client, candidate *Candidate, vm *fleet.VM) (*karpv1.NodeClaim, error) {
 	node := &candidate.Node
+	if ours := candidate.Ours; ours != nil {
+		if fleet.Key(ours.Annotations[v1alpha1.AnnotationKey]) != vm.Key {
+			return nil, &RefusedError{Node: node.Name, Problem: fmt.Sprintf("its NodeClaim %s belongs to another VM: delete the NodeClaim, which drains the node", ours.Name)}
+		}
+		return ours, nil
+	}
 	claim := scheduling.NewNodeClaim(*vm, &candidate.Pool)
 	for key := range claim.Labels {
 		// The Node keeps its labels. Host and region are where the VM is.

@@ -418,6 +418,96 @@ func TestCheckStopped(t *testing.T) {
 	check("")
 }
 
+// TestHandoverOfOwn returns a Node of numaform to the fleet: its VM keeps the key of its marker.
+// Its NodeClaim stays if it still exists, whatever its name, and is created otherwise.
+func TestHandoverOfOwn(t *testing.T) {
+	const key = "0123456789abcdef0123456789abcdef"
+	for n, name := range []string{"", "workers-x7k2p", "another VM's", "leaving"} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, 2500+n)
+			if err := w.Patch(t.Context(), w.kpp, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))); err != nil {
+				t.Fatal(err)
+			}
+			if err := w.Delete(t.Context(), w.kpp); err != nil {
+				t.Fatal(err)
+			}
+			claim := kppClaim(strings.ToLower(strings.NewReplacer("'", "", " ", "-").Replace(name)), w.node.Spec.ProviderID)
+			claim.Labels[karpv1.NodePoolLabelKey] = "workers"
+			claim.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.KindProxmoxNodeClass, Name: "shared"}
+			claim.Annotations = map[string]string{v1alpha1.AnnotationKey: key}
+			if name == "another VM's" {
+				claim.Annotations[v1alpha1.AnnotationKey] = strings.Repeat("f", 32)
+			}
+			if name != "" {
+				status := claim.Status
+				status.NodeName = w.name
+				w.create(claim)
+				claim.Status = status
+				if err := w.Status().Update(t.Context(), claim); err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() {
+					_ = w.Patch(context.Background(), claim, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`)))
+				})
+			}
+			if name == "leaving" {
+				if err := w.Delete(t.Context(), claim); err != nil {
+					t.Fatal(err)
+				}
+			}
+			found, err := adopt.Find(t.Context(), w, []string{w.name}, "workers")
+			if name == "leaving" {
+				if err == nil || !strings.Contains(err.Error(), "being deleted") {
+					t.Errorf("found %+v, %v", found, err)
+				}
+				return
+			}
+			if err != nil || len(found) != 1 {
+				t.Fatalf("found %+v, %v", found, err)
+			}
+			vm, err := found[0].VM("prod", topology.HostID{Region: "lab", Host: "pve-1"},
+				&topology.Guest{VMID: w.vmid, Name: w.name, Running: true, VCPUs: 4, MemoryMiB: 4096, ClusterID: "prod", Key: key}, &proxmox.Identity{Name: w.name, CPUType: "host"})
+			if err != nil || vm.Key != key {
+				t.Fatalf("the VM is %+v, %v", vm, err)
+			}
+			err = adopt.Handover(t.Context(), w, &found[0], &vm, false, permitted)
+			if name == "another VM's" {
+				if err == nil || !strings.Contains(err.Error(), "belongs to another VM") {
+					t.Errorf("got %v", err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			var claims karpv1.NodeClaimList
+			if err := w.List(t.Context(), &claims); err != nil {
+				t.Fatal(err)
+			}
+			var of []string
+			for i := range claims.Items {
+				if claims.Items[i].Status.ProviderID == w.node.Spec.ProviderID {
+					of = append(of, claims.Items[i].Name)
+				}
+			}
+			want := name
+			if want == "" {
+				want = fmt.Sprintf("workers-%d", w.vmid)
+			}
+			if !slices.Equal(of, []string{want}) {
+				t.Errorf("the Node has the NodeClaims %v, want %s", of, want)
+			}
+			node := &corev1.Node{}
+			if err := w.Get(t.Context(), client.ObjectKey{Name: w.name}, node); err != nil {
+				t.Fatal(err)
+			}
+			if len(node.OwnerReferences) != 1 || node.OwnerReferences[0].Name != want || node.Annotations[v1alpha1.AnnotationKey] != key || !node.DeletionTimestamp.IsZero() {
+				t.Errorf("node is %+v", node)
+			}
+		})
+	}
+}
+
 // TestFindRefuses checks the Nodes that are not adopted.
 func TestFindRefuses(t *testing.T) {
 	w := newWorld(t, 2400)
@@ -455,6 +545,9 @@ func TestFindRefuses(t *testing.T) {
 	}
 	if _, err := candidate.VM("prod", host, &topology.Guest{VMID: 2400}, &proxmox.Identity{NoSCSIHardware: true}); err == nil || !strings.Contains(err.Error(), "qm set 2400 --scsihw lsi") {
 		t.Errorf("VM without scsihw: %v", err)
+	}
+	if _, err := candidate.VM("prod", host, &topology.Guest{VMID: 2400}, &proxmox.Identity{Marker: fleet.Marker{ClusterID: "prod", Pins: []int{4}}}); err == nil || !strings.Contains(err.Error(), "host agent") {
+		t.Errorf("VM with pins by the host agent: %v", err)
 	}
 	if _, _, err := candidate.Guest(&topology.Snapshot{}); err == nil || !strings.Contains(err.Error(), `no region "lab"`) {
 		t.Errorf("VM of another region: %v", err)

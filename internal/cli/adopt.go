@@ -37,9 +37,10 @@ func newAdopt(process Process) *cobra.Command {
 	a := &adoption{}
 	command := &cobra.Command{
 		Use:   "adopt [NODE…]",
-		Short: "Take over running nodes that another autoscaler created",
+		Short: "Take over running nodes that another autoscaler created, or that a restore left out",
 		Long: "Import the VMs of Nodes that another autoscaler created into the fleet, and move the Nodes to NodeClaims of numaform. No VM is restarted\n" +
 			"or replaced, and no pod is moved. Without names, adopt all Nodes of karpenter-provider-proxmox. The import always requires an approval.\n" +
+			"Nodes of numaform whose VMs are newer than a restored backup return to the fleet in the same way, if you name them.\n" +
 			"The other autoscaler must be stopped. If the command is interrupted, run it again: it continues.",
 		Args: arguments(0, anyNumber),
 		RunE: func(command *cobra.Command, args []string) error {

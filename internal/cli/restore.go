@@ -317,6 +317,7 @@ func (w *printer) restoration(r *scaler.Restoration, states int, where string) {
 		}
 	})
 	if newer {
-		w.printf("Newer VMs keep running, but numaform neither changes nor deletes them. To replace one, drain its Node, and delete the VM in Proxmox: numaform creates nodes for its pods.\n")
+		w.printf("Newer VMs keep running, but numaform neither changes nor deletes them. To return one to the fleet, run numaform adopt NODE after the restore. " +
+			"To replace it, drain its Node, and delete the VM in Proxmox: numaform creates nodes for its pods.\n")
 	}
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // Identity is what distinguishes a VM from any other, and what a snapshot lacks about a VM
-// that is not numaform's.
+// that is not part of numaform's fleet.
 type Identity struct {
 	Name string
 	// UUID is the VM's SMBIOS UUID; empty if it has none.
@@ -28,6 +28,8 @@ type Identity struct {
 	// NoSCSIHardware is set if the VM has no option scsihw. The provider then writes a
 	// controller other than the default of Proxmox, whatever a module ignores.
 	NoSCSIHardware bool
+	// Marker is numaform's marker in the description; zero if there is none.
+	Marker fleet.Marker
 }
 
 // Equal reports whether two readings are of the same VM.
@@ -55,6 +57,7 @@ func (c *Client) Identify(ctx context.Context, host topology.HostName, vmid flee
 		Name: config["name"], Tags: list(config["tags"]), NoSCSIHardware: config["scsihw"] == "",
 		CPUType: cmp.Or(strings.TrimPrefix(first("cpu"), "cputype="), defaultCPUType),
 	}
+	id.Marker, _ = fleet.ParseMarker(config["description"])
 	for field := range strings.SplitSeq(config["smbios1"], ",") {
 		if uuid, ok := strings.CutPrefix(field, "uuid="); ok {
 			id.UUID = strings.ToLower(uuid)

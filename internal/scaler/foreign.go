@@ -11,15 +11,15 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// AdoptError reports why a VM that another tool created cannot be adopted.
+// AdoptError reports why a VM cannot be adopted.
 type AdoptError struct{ VM, Problem string }
 
 func (e *AdoptError) Error() string { return fmt.Sprintf("adopting %s: %s", e.VM, e.Problem) }
 
-// ProposeAdoption returns the change that imports VMs that another tool created, and
-// writes this fleet's marker to them. Each VM is as Proxmox has it, with a key that is the
+// ProposeAdoption returns the change that imports VMs that another tool created, or of which
+// this fleet lost the files, and writes this fleet's marker to them. Each VM is as Proxmox has it, with a key that is the
 // same whenever the adoption is repeated: an adoption that was interrupted continues. VMs
-// that have the marker of their key already are skipped. permit is called right before
+// of the fleet that have the marker of their key already are skipped. permit is called right before
 // each apply. ProposeAdoption returns an *AdoptError for each VM that cannot be adopted.
 func (s *Scaler) ProposeAdoption(
 	ctx context.Context, snapshot *topology.Snapshot, vms []fleet.VM, permit func(ctx context.Context) error,
@@ -68,8 +68,8 @@ func (s *Scaler) ProposeAdoption(
 	return change, s.render(change)
 }
 
-// adoptable returns why a guest that another tool created cannot be adopted as a VM, or
-// nil. It may have the VM's marker already.
+// adoptable returns why a guest cannot be adopted as a VM, or nil. It may have the VM's
+// marker already.
 func (g guestIndex) adoptable(guest located, vm *fleet.VM) error {
 	problem := ""
 	switch {
@@ -120,10 +120,10 @@ func (c *Change) permit(ctx context.Context, v *hostView) error {
 	return c.Permit(ctx)
 }
 
-// halfAdopted reports whether the state may have a VM that has no marker, because its
-// adoption was interrupted after the import: the adoption is repeated from the start.
+// halfAdopted reports whether the state may have a VM that the change adopts: because an
+// adoption was interrupted after the import, or because the VM had a file before. The VM is
+// imported again.
 func (v *hostView) halfAdopted(address string) bool {
 	vm, inFiles := v.vms[address]
-	_, marked := v.of(&vm)
-	return inFiles && v.foreign(&vm) && !marked
+	return inFiles && v.foreign(&vm)
 }

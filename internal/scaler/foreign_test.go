@@ -169,6 +169,101 @@ func TestAdopt(t *testing.T) {
 	w.exist(t)
 }
 
+// TestAdoptOwn adopts a VM that this fleet created and lost, with its history, as after the
+// restore of an older backup: the VM keeps its key and its options, and is not created again. It does not matter whether the state still has the VM.
+func TestAdoptOwn(t *testing.T) {
+	t.Parallel()
+	host := topology.HostID{Region: testenv.Region, Host: "pve-1"}
+	for _, name := range []string{"state lost", "in the state"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			wanted := request(host)
+			wanted.Spec.Template = testenv.Template
+			first := propose(t, w.Scaler, w.snapshot(t), wanted)
+			if _, err := w.Apply(t.Context(), first, approveAll); err != nil {
+				t.Fatal(err)
+			}
+			was := first.Added[0]
+			lost := []string{w.Store().Path()}
+			if name != "in the state" {
+				lost = append(lost, w.stateDir)
+			}
+			for _, dir := range lost {
+				if err := os.RemoveAll(dir); err != nil {
+					t.Fatal(err)
+				}
+			}
+			before, _ := w.sim.Guest(int(was.VMID))
+			own := fleet.VM{
+				Key: was.Key, VMID: was.VMID, Name: was.Name, Module: modules.Adopted,
+				Spec: fleet.Spec{
+					Pool: was.Pool, NodeClass: was.NodeClass, InstanceType: was.InstanceType, CapacityType: was.CapacityType,
+					VCPUs: was.VCPUs, MemoryMiB: was.MemoryMiB, Policy: fleet.PolicyShared, Clone: fleet.CloneLinked, CPUType: was.CPUType,
+				},
+				Placement: fleet.Placement{Host: host, Reason: "returned to the fleet"},
+			}
+			adopt := func() *scaler.Change {
+				t.Helper()
+				change, err := w.ProposeAdoption(t.Context(), w.snapshot(t), []fleet.VM{own}, permitted)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return change
+			}
+			change := adopt()
+			if len(change.Foreign) != 1 {
+				t.Fatalf("%+v is to be adopted", change.Foreign)
+			}
+			_, err := w.Apply(t.Context(), change, func(plans []scaler.RootPlan) (string, error) {
+				for i := range plans {
+					if plans[i].Verdict.Decision != guard.Allow {
+						t.Errorf("verdict %+v", plans[i].Verdict)
+					}
+				}
+				return "somebody", nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			after, exists := w.sim.Guest(int(was.VMID))
+			want := maps.Clone(before.Config)
+			want["description"] = after.Config["description"]
+			if diff := cmp.Diff(want, after.Config); diff != "" || !exists || !after.Running || len(after.Pending)+len(after.Delete) > 0 {
+				t.Errorf("VM %+v (-before +after):\n%s", after, diff)
+			}
+			if marker, ok := fleet.ParseMarker(after.Config["description"]); !ok || marker.Key != was.Key {
+				t.Errorf("the description is %q", after.Config["description"])
+			}
+			w.exist(t, int(was.VMID))
+			w.underWay(t)
+			now, _, err := w.Fleet(t.Context())
+			if diff := cmp.Diff([]fleet.VM{own}, now.VMs); err != nil || diff != "" {
+				t.Errorf("VMs of the fleet (-want +got): %v\n%s", err, diff)
+			}
+
+			// From now on it is like any other VM.
+			if again := adopt(); !again.Empty() {
+				t.Errorf("adopted again: %v", again.Foreign)
+			}
+			plans, err := w.Plan(t.Context(), propose(t, w.Scaler, w.snapshot(t)))
+			for i := range plans {
+				if plans[i].Err != nil || plans[i].Changes() {
+					t.Errorf("the next plan of %s changes the VM: %v", plans[i].Host, plans[i].Err)
+				}
+			}
+			removal, err2 := w.ProposeRemoval(t.Context(), w.snapshot(t), []string{was.Name})
+			if err := errors.Join(err, err2); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := w.Apply(t.Context(), removal, approveAll); err != nil {
+				t.Fatal(err)
+			}
+			w.exist(t)
+		})
+	}
+}
+
 // TestGiveBack removes marker, tags and file of an adopted VM, as a person does who gives it
 // back: numaform forgets the VM without changing it, and can adopt it again. The message of
 // undo names all three. A VM with tags of numaform, or with a file, is not forgotten.

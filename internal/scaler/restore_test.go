@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -159,6 +160,64 @@ func TestRestoreInterrupted(t *testing.T) {
 		}
 		if locks := server.Locks(); len(locks) > 0 {
 			t.Errorf("stopped after %v: locks %v", steps, locks)
+		}
+	}
+}
+
+// TestRestoreTemplates backs up the states of templates, loses fleet and states, and restores
+// them: the templates are ready, and are neither downloaded, imported nor created again.
+func TestRestoreTemplates(t *testing.T) {
+	t.Parallel()
+	w := newTemplateWorld(t)
+	writer, stop := w.runUntil(t, nil)
+	writer.SetTemplates("debian", templates(t, oldImage, first))
+	templatesUntil(t, writer, "created", allReady(1))
+	w.underWay(t)
+	stop()
+	content, err := w.Store().Directory.Content(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	states, unread, err := w.States(t.Context())
+	root := generator.TemplateRootDir(first)
+	if err != nil || len(unread) > 0 || len(states[root]) == 0 {
+		t.Fatalf("states of %v, unread %v, %v", slices.Collect(maps.Keys(states)), unread, err)
+	}
+	for _, dir := range []string{w.Store().Path(), w.stateDir} {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r, err := w.ProposeRestore(t.Context(), w.snapshot(t), content, states)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines, err := w.Restore(t.Context(), r)
+	if err != nil || !slices.Contains(lines, "templates of "+first.String()+": wrote its state") {
+		t.Fatalf("restored %q, %v", lines, err)
+	}
+	again, _, err := w.States(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var was, is struct {
+		Lineage   string
+		Resources any
+	}
+	if err := errors.Join(json.Unmarshal(states[root], &was), json.Unmarshal(again[root], &is)); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(was, is); diff != "" || was.Lineage == "" {
+		t.Errorf("the state (-want +got):\n%s", diff)
+	}
+
+	w.sim.ResetCalls()
+	writer = w.run(t, nil)
+	writer.SetTemplates("debian", templates(t, oldImage, first))
+	templatesUntil(t, writer, "ready after the restore", allReady(1))
+	for _, call := range w.sim.Calls() {
+		if call.Method != "GET" {
+			t.Errorf("after the restore: %s %s", call.Method, call.Path)
 		}
 	}
 }

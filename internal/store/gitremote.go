@@ -320,7 +320,9 @@ func (r *repository) fetch(ctx context.Context) error {
 		return err
 	}
 	if at[0].IsZero() && !before.IsZero() {
-		return fmt.Errorf("%s no longer has the branch %s: restore it, or set fleet.git.branch to another one", r.remote.url, r.config.Branch)
+		return fmt.Errorf("%s no longer has the branch %s: restore it, or set fleet.git.branch to another one; "+
+			"if the repository was created again, push the branch from another clone, or remove numaform's own, %s, and run numaform restore with a backup",
+			r.remote.url, r.config.Branch, r.config.Clone)
 	}
 	if at[0].IsZero() {
 		if err := r.checkNewBranch(ctx); err != nil {
