@@ -124,6 +124,9 @@ func (s *Stage) States() ([]string, error) {
 	return filepath.Glob(filepath.Join(s.StateDir(), "states", "*", "*", "terraform.tfstate"))
 }
 
+// Env returns the environment of the commands.
+func (s *Stage) Env() []string { return slices.Clone(s.env) }
+
 // Setenv adds environment variables to the environment of the commands.
 func (s *Stage) Setenv(entries ...string) { s.env = append(s.env, entries...) }
 

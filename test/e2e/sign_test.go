@@ -196,6 +196,55 @@ fleet:
 	signWithOpenSSH(t, stage, &bob)
 }
 
+// TestSigningExample runs the commands in docs/approval.md with OpenSSH and a real ssh-agent, by
+// name of the key and as the agent's only key.
+func TestSigningExample(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"sh", "ssh-keygen", "ssh-agent", "ssh-add"} {
+		if _, err := exec.LookPath(name); err != nil {
+			t.Skipf("%v: install the client of OpenSSH to run this test", err)
+		}
+	}
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "approval.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	part := func(name, language string) string {
+		_, rest, found := strings.Cut(string(page), "<!-- "+name+": run by test/e2e -->\n```"+language+"\n")
+		text, _, ended := strings.Cut(rest, "```\n")
+		if !found || !ended {
+			t.Fatalf("docs/approval.md does not mark its %s", name)
+		}
+		return text
+	}
+	for _, key := range []string{"bob.pub", "ssh-agent"} {
+		t.Run(key, func(t *testing.T) {
+			t.Parallel()
+			stage := oneHost(t)
+			edit(t, stage, "numaform.yaml", "fleet:\n", part("configuration", "yaml")+"fleet:\n")
+			commands := strings.Replace(part("commands", "sh"), "--sign-with bob.pub", "--sign-with "+key, 1)
+			self, err := os.Executable()
+			if err != nil {
+				t.Fatal(err)
+			}
+			command := exec.Command("sh", "-euc", "numaform() { "+self+` "$@"; }`+"\n"+`trap 'kill "${SSH_AGENT_PID:-}" 2>/dev/null || true' EXIT`+"\n"+commands)
+			command.Dir, command.Env = stage.Dir, append(stage.Env(), asProgram)
+			out, err := command.CombinedOutput()
+			if err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			for _, want := range []string{"1 of 2 signatures (alice@example.com)", `Good "numaform-plan-v1" signature for alice@example.com`, "signed by alice@example.com, bob@example.com"} {
+				if !strings.Contains(string(out), want) {
+					t.Errorf("the commands do not print %q:\n%s", want, out)
+				}
+			}
+			if running(stage) < 2 {
+				t.Errorf("%d guests run: the change was not applied", running(stage))
+			}
+		})
+	}
+}
+
 // signWithOpenSSH approves another change with ssh-keygen, where it is installed.
 func signWithOpenSSH(t *testing.T, stage *demo.Stage, bob *person) {
 	t.Helper()
