@@ -15,25 +15,23 @@ import (
 	"time"
 
 	"github.com/numaform/numaform/internal/forge"
+	"github.com/numaform/numaform/internal/forge/forgetest"
 )
 
-// operation is a request that a forge's published API describes, with an answer of a test.
-// A request that matches no operation, or that has other parameters or fields, fails the
-// test.
+// operation is a request with an answer of a test.
 type operation struct {
 	method string
 	// path is the escaped path, as a regular expression.
 	path string
-	// query and fields are the names of the described parameters and of the fields of the
-	// body; those that end in ! are required.
-	query, fields string
 	// answer returns the status and the body, for the parameters and the fields.
 	answer func(query url.Values, fields map[string]any) (int, any)
 }
 
-// contract is a server with the operations of one forge.
+// contract is a server with answers of one forge. A request that the forge's published
+// description does not have fails the test.
 type contract struct {
-	t *testing.T
+	t    *testing.T
+	kind forge.Kind
 	// header and value are how the forge expects the token.
 	header, value string
 	operations    []operation
@@ -66,8 +64,9 @@ func (c *contract) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 				c.t.Errorf("%s %s: %v", r.Method, r.URL, err)
 			}
 		}
-		c.described(r, "parameter", op.query, keys(r.URL.Query()))
-		c.described(r, "field", op.fields, keys(fields))
+		for _, problem := range forgetest.Undescribed(c.kind, r, fields) {
+			c.t.Error(problem)
+		}
 		status, body := op.answer(r.URL.Query(), fields)
 		for name, values := range c.once {
 			w.Header()[name] = values
@@ -80,29 +79,6 @@ func (c *contract) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	c.t.Errorf("%s %s is not in the contract", r.Method, r.URL)
 	w.WriteHeader(http.StatusNotFound)
-}
-
-// described fails if a request has names that are not described, or lacks required ones.
-func (c *contract) described(r *http.Request, what, names string, have []string) {
-	described := strings.Fields(names)
-	for _, name := range have {
-		if !slices.Contains(described, name) && !slices.Contains(described, name+"!") {
-			c.t.Errorf("%s %s: %s %q is not described", r.Method, r.URL, what, name)
-		}
-	}
-	for _, name := range described {
-		if required, ok := strings.CutSuffix(name, "!"); ok && !slices.Contains(have, required) {
-			c.t.Errorf("%s %s: %s %q is missing", r.Method, r.URL, what, required)
-		}
-	}
-}
-
-func keys[V any](m map[string]V) []string {
-	var list []string
-	for name := range m {
-		list = append(list, name)
-	}
-	return list
 }
 
 // answers returns an operation's answer that is always the same.
@@ -146,9 +122,9 @@ func gitHubPull(number int, more object) object {
 // docs.github.com/rest describes them.
 func gitHub() *contract {
 	const repo = "/api/v3/repos/ops/fleet"
-	c := &contract{header: "Authorization", value: "Bearer secret"}
+	c := &contract{kind: forge.GitHub, header: "Authorization", value: "Bearer secret"}
 	c.operations = []operation{
-		{method: "GET", path: repo + "/pulls", query: "state head base sort direction page per_page", answer: func(query url.Values, _ map[string]any) (int, any) {
+		{method: "GET", path: repo + "/pulls", answer: func(query url.Values, _ map[string]any) (int, any) {
 			if query.Get("head") != "" && query.Get("head") != "ops:numaform/a" {
 				return 200, []any{}
 			}
@@ -163,18 +139,20 @@ func gitHub() *contract {
 		{method: "GET", path: repo + "/pulls/8", answer: answers(200, gitHubPull(8, object{
 			"state": "closed", "merged": true, "merged_at": "2026-11-28T10:00:00Z", "merged_by": object{"login": "ann"},
 		}))},
+		{method: "GET", path: repo + "/pulls/10", answer: answers(200, gitHubPull(10, object{"state": "closed", "merged": false}))},
+		{method: "GET", path: repo + "/issues/10", answer: answers(200, object{"number": 10, "closed_by": object{"login": "mallory"}})},
 		{method: "GET", path: repo + "/pulls/9", answer: answers(404, object{"message": "Not Found", "documentation_url": "https://docs.github.com", "status": "404"})},
-		{method: "POST", path: repo + "/pulls", fields: "title head! base! body draft maintainer_can_modify", answer: func(_ url.Values, fields map[string]any) (int, any) {
+		{method: "POST", path: repo + "/pulls", answer: func(_ url.Values, fields map[string]any) (int, any) {
 			if fields["head"] != "numaform/a" {
 				return 422, object{"message": "Validation Failed", "errors": []any{object{"resource": "PullRequest", "code": "custom", "message": "A pull request already exists for ops:" + fmt.Sprint(fields["head"]) + "."}}}
 			}
 			return 201, gitHubPull(7, nil)
 		}},
-		{method: "POST", path: repo + "/issues/7/labels", answer: answers(200, []any{}), fields: ""},
-		{method: "POST", path: repo + "/pulls/7/requested_reviewers", fields: "reviewers team_reviewers", answer: answers(422, object{"message": "Reviews may only be requested from collaborators."})},
-		{method: "PATCH", path: repo + "/pulls/7", fields: "title body state base maintainer_can_modify", answer: answers(200, gitHubPull(7, nil))},
-		{method: "POST", path: repo + "/issues/7/comments", fields: "body!", answer: answers(201, object{"id": 1})},
-		{method: "GET", path: repo + "/pulls/7/reviews", query: "page per_page", answer: answers(200, []any{
+		{method: "POST", path: repo + "/issues/7/labels", answer: answers(200, []any{})},
+		{method: "POST", path: repo + "/pulls/7/requested_reviewers", answer: answers(422, object{"message": "Reviews may only be requested from collaborators."})},
+		{method: "PATCH", path: repo + "/pulls/7", answer: answers(200, gitHubPull(7, nil))},
+		{method: "POST", path: repo + "/issues/7/comments", answer: answers(201, object{"id": 1})},
+		{method: "GET", path: repo + "/pulls/7/reviews", answer: answers(200, []any{
 			object{"id": 1, "user": object{"login": "ann"}, "state": "APPROVED", "commit_id": oldHead, "submitted_at": "2026-11-28T09:00:00Z"},
 			object{"id": 2, "user": object{"login": "bob"}, "state": "CHANGES_REQUESTED", "commit_id": newHead, "submitted_at": "2026-11-28T09:30:00Z"},
 			object{"id": 3, "user": object{"login": "bob"}, "state": "APPROVED", "commit_id": newHead, "submitted_at": "2026-11-28T09:40:00Z"},
@@ -183,23 +161,23 @@ func gitHub() *contract {
 			object{"id": 6, "user": object{"login": "cyd"}, "state": "DISMISSED", "commit_id": newHead, "submitted_at": "2026-11-28T09:50:00Z"},
 			object{"id": 7, "user": object{"login": "dee"}, "state": "APPROVED", "commit_id": nil, "submitted_at": "2026-11-28T09:50:00Z"},
 		})},
-		{method: "GET", path: repo + "/commits/" + newHead + "/status", query: "page per_page", answer: answers(200, object{"state": "pending", "statuses": []any{
+		{method: "GET", path: repo + "/commits/" + newHead + "/status", answer: answers(200, object{"state": "pending", "statuses": []any{
 			object{"context": "ci/a", "state": "success"}, object{"context": "ci/b", "state": "error"}, object{"context": "ci/c", "state": "pending"},
 		}})},
-		{method: "GET", path: repo + "/commits/" + newHead + "/check-runs", query: "check_name status filter page per_page app_id", answer: answers(200, object{"total_count": 3, "check_runs": []any{
+		{method: "GET", path: repo + "/commits/" + newHead + "/check-runs", answer: answers(200, object{"total_count": 3, "check_runs": []any{
 			object{"name": "build", "status": "completed", "conclusion": "timed_out"},
 			object{"name": "lint", "status": "in_progress", "conclusion": nil},
 			object{"name": "skip", "status": "completed", "conclusion": "skipped"},
 			object{"name": "ci/a", "status": "completed", "conclusion": "failure"},
 		}})},
-		{method: "POST", path: repo + "/statuses/" + newHead, fields: "state! target_url description context", answer: func(_ url.Values, fields map[string]any) (int, any) {
+		{method: "POST", path: repo + "/statuses/" + newHead, answer: func(_ url.Values, fields map[string]any) (int, any) {
 			if n := len([]rune(fields["description"].(string))); n > 140 {
 				return 422, object{"message": "Validation Failed", "errors": []any{"description is too long"}}
 			}
 			return 201, object{"id": 1}
 		}},
 		{method: "GET", path: repo, answer: answers(200, object{"id": 1, "allow_merge_commit": false, "allow_squash_merge": true, "allow_rebase_merge": true})},
-		{method: "PUT", path: repo + "/pulls/7/merge", fields: "commit_title commit_message sha merge_method", answer: func(_ url.Values, fields map[string]any) (int, any) {
+		{method: "PUT", path: repo + "/pulls/7/merge", answer: func(_ url.Values, fields map[string]any) (int, any) {
 			switch {
 			case fields["merge_method"] != "squash":
 				return 405, object{"message": "Merge commits are not allowed on this repository."}
@@ -228,9 +206,9 @@ func gitLabRequest(number int, more object) object {
 // describes them.
 func gitLab() *contract {
 	const project = "/api/v4/projects/infra%2Fops%2Ffleet"
-	c := &contract{header: "Private-Token", value: "secret"}
+	c := &contract{kind: forge.GitLab, header: "Private-Token", value: "secret"}
 	c.operations = []operation{
-		{method: "GET", path: project + "/merge_requests", query: "state target_branch source_branch scope order_by sort page per_page", answer: func(query url.Values, _ map[string]any) (int, any) {
+		{method: "GET", path: project + "/merge_requests", answer: func(query url.Values, _ map[string]any) (int, any) {
 			if branch := query.Get("source_branch"); branch != "" && branch != "numaform/a" {
 				return 200, []any{}
 			}
@@ -244,15 +222,18 @@ func gitLab() *contract {
 		{method: "GET", path: project + "/merge_requests/8", answer: answers(200, gitLabRequest(8, object{
 			"state": "merged", "merge_commit_sha": "3333333333333333333333333333333333333333", "merge_user": object{"username": "ann"},
 		}))},
+		{method: "GET", path: project + "/merge_requests/10", answer: answers(200, gitLabRequest(10, object{
+			"state": "closed", "closed_by": object{"username": "mallory"},
+		}))},
 		{method: "GET", path: project + "/merge_requests/9", answer: answers(404, object{"message": "404 Not found"})},
-		{method: "GET", path: "/api/v4/users", query: "username!", answer: func(query url.Values, _ map[string]any) (int, any) {
+		{method: "GET", path: "/api/v4/users", answer: func(query url.Values, _ map[string]any) (int, any) {
 			if query.Get("username") == "ann" {
 				return 200, []any{object{"id": 42, "username": "ann"}}
 			}
 			return 200, []any{}
 		}},
 		{
-			method: "POST", path: project + "/merge_requests", fields: "source_branch! target_branch! title! description labels reviewer_ids remove_source_branch squash",
+			method: "POST", path: project + "/merge_requests",
 			answer: func(_ url.Values, fields map[string]any) (int, any) {
 				if fields["source_branch"] != "numaform/a" {
 					return 409, object{"message": []any{"Another open merge request already exists for this source branch: !7"}}
@@ -260,8 +241,8 @@ func gitLab() *contract {
 				return 201, gitLabRequest(7, nil)
 			},
 		},
-		{method: "PUT", path: project + "/merge_requests/7", fields: "title description state_event target_branch labels", answer: answers(200, gitLabRequest(7, nil))},
-		{method: "POST", path: project + "/merge_requests/7/notes", fields: "body! internal", answer: answers(201, object{"id": 1})},
+		{method: "PUT", path: project + "/merge_requests/7", answer: answers(200, gitLabRequest(7, nil))},
+		{method: "POST", path: project + "/merge_requests/7/notes", answer: answers(201, object{"id": 1})},
 		{method: "GET", path: project + "/merge_requests/7/approvals", answer: answers(200, object{"approved_by": []any{
 			object{"user": object{"username": "ann"}, "approved_at": "2026-11-28T09:00:00.000Z"},
 			object{"user": object{"username": "bob"}, "approved_at": "2026-11-28T09:40:00.000Z"},
@@ -272,11 +253,11 @@ func gitLab() *contract {
 			object{"user": object{"username": "cyd"}, "state": "requested_changes", "created_at": "2026-11-28T09:50:00.000Z"},
 			object{"user": object{"username": "ann"}, "state": "unreviewed", "created_at": "2026-11-28T09:50:00.000Z"},
 		})},
-		{method: "GET", path: project + "/merge_requests/7/versions", query: "page per_page", answer: answers(200, []any{
+		{method: "GET", path: project + "/merge_requests/7/versions", answer: answers(200, []any{
 			object{"id": 2, "head_commit_sha": newHead, "created_at": "2026-11-28T09:30:00.000Z"},
 			object{"id": 1, "head_commit_sha": oldHead, "created_at": "2026-11-28T08:30:00.000Z"},
 		})},
-		{method: "GET", path: project + "/repository/commits/" + newHead + "/statuses", query: "ref stage name pipeline_id order_by sort all page per_page", answer: func(query url.Values, _ map[string]any) (int, any) {
+		{method: "GET", path: project + "/repository/commits/" + newHead + "/statuses", answer: func(query url.Values, _ map[string]any) (int, any) {
 			all := []any{
 				object{"name": "build", "status": "success"},
 				object{"name": "flaky", "status": "failed", "allow_failure": true},
@@ -289,14 +270,14 @@ func gitLab() *contract {
 			}
 			return 200, all
 		}},
-		{method: "POST", path: project + "/statuses/" + newHead, fields: "state! ref name context target_url description coverage pipeline_id", answer: func(_ url.Values, fields map[string]any) (int, any) {
+		{method: "POST", path: project + "/statuses/" + newHead, answer: func(_ url.Values, fields map[string]any) (int, any) {
 			if fields["state"] == "pending" {
 				return 400, object{"message": "Cannot transition status via :enqueue from :pending"}
 			}
 			return 201, object{"id": 1}
 		}},
 		{
-			method: "PUT", path: project + "/merge_requests/7/merge", fields: "merge_commit_message squash_commit_message squash should_remove_source_branch auto_merge sha",
+			method: "PUT", path: project + "/merge_requests/7/merge",
 			answer: func(_ url.Values, fields map[string]any) (int, any) {
 				if fields["sha"] != newHead {
 					return 409, object{"message": "SHA does not match HEAD of source branch: " + newHead}
@@ -304,7 +285,7 @@ func gitLab() *contract {
 				return 200, gitLabRequest(7, object{"state": "merged", "squash_commit_sha": "4444444444444444444444444444444444444444"})
 			},
 		},
-		{method: "PUT", path: project + "/merge_requests/8/merge", fields: "sha", answer: answers(401, object{"message": "401 Unauthorized"})},
+		{method: "PUT", path: project + "/merge_requests/8/merge", answer: answers(401, object{"message": "401 Unauthorized"})},
 	}
 	return c
 }
@@ -371,6 +352,10 @@ func TestContracts(t *testing.T) {
 			merged, err := client.Get(ctx, 8)
 			if err != nil || merged.State != forge.Merged || merged.MergedBy != "ann" || merged.MergeSHA != "3333333333333333333333333333333333333333" {
 				t.Errorf("Get = %+v, %v", merged, err)
+			}
+			closed, err := client.Get(ctx, 10)
+			if err != nil || closed.State != forge.Closed || closed.ClosedBy != "mallory" {
+				t.Errorf("Get = %+v, %v", closed, err)
 			}
 			if _, err := client.Get(ctx, 9); !errors.As(err, new(*forge.NotFoundError)) {
 				t.Errorf("Get = %v", err)

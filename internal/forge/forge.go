@@ -95,6 +95,9 @@ type PullRequest struct {
 	MergeSHA string
 	// MergedBy is the login of the user who merged it, if the forge reports it.
 	MergedBy string
+	// ClosedBy is the login of the user who closed it without a merge. Only Get sets it, and
+	// only if the forge reports the user.
+	ClosedBy string
 	// Fork is set if the branch is in another repository than the base branch.
 	Fork      bool
 	UpdatedAt time.Time

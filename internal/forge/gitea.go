@@ -38,6 +38,11 @@ type (
 		Base           giteaBranch `json:"base"`
 		Head           giteaBranch `json:"head"`
 		UpdatedAt      time.Time   `json:"updated_at"`
+		ClosedAt       time.Time   `json:"closed_at"`
+	}
+	giteaEvent struct {
+		Type string    `json:"type"`
+		User giteaUser `json:"user"`
 	}
 	giteaReview struct {
 		User        giteaUser `json:"user"`
@@ -100,7 +105,21 @@ func (g *giteaClient) Get(ctx context.Context, number int) (PullRequest, error) 
 	if _, err := g.call(ctx, http.MethodGet, nil, nil, &found, "pulls", strconv.Itoa(number)); err != nil {
 		return PullRequest{}, g.failed(reading(number), request(number), err)
 	}
-	return found.pull(), nil
+	pull := found.pull()
+	if pull.State == Closed {
+		// The events since the closing, the oldest first: later comments do not matter.
+		var events []giteaEvent
+		query := paged(1, "limit", url.Values{"since": {found.ClosedAt.Format(time.RFC3339)}})
+		if _, err := g.call(ctx, http.MethodGet, query, nil, &events, "issues", strconv.Itoa(number), "timeline"); err != nil {
+			return PullRequest{}, g.failed(reading(number), request(number), err)
+		}
+		for _, event := range events {
+			if event.Type == "close" {
+				pull.ClosedBy = event.User.Login
+			}
+		}
+	}
+	return pull, nil
 }
 
 func (g *giteaClient) ByBranch(ctx context.Context, head string) (PullRequest, error) {
@@ -178,24 +197,6 @@ func (g *giteaClient) label(ctx context.Context, number int, names []string) err
 	}
 	_, err = g.call(ctx, http.MethodPost, nil, map[string]any{"labels": ids}, nil, "issues", strconv.Itoa(number), "labels")
 	return g.failed("adding labels", request(number), err)
-}
-
-func (g *giteaClient) Edit(ctx context.Context, number int, title, body string) error {
-	if err := g.checkText(title, body); err != nil {
-		return err
-	}
-	_, err := g.call(ctx, http.MethodPatch, nil, map[string]string{"title": title, "body": body}, nil, "pulls", strconv.Itoa(number))
-	return g.failed("editing "+request(number), request(number), err)
-}
-
-func (g *giteaClient) Close(ctx context.Context, number int, comment string) error {
-	if comment != "" {
-		if _, err := g.call(ctx, http.MethodPost, nil, map[string]string{"body": comment}, nil, "issues", strconv.Itoa(number), "comments"); err != nil {
-			return g.failed("commenting on "+request(number), request(number), err)
-		}
-	}
-	_, err := g.call(ctx, http.MethodPatch, nil, map[string]string{"state": "closed"}, nil, "pulls", strconv.Itoa(number))
-	return g.failed("closing "+request(number), request(number), err)
 }
 
 func (g *giteaClient) Reviews(ctx context.Context, number int) ([]Review, error) {

@@ -58,7 +58,15 @@ func (g *gitHubClient) Get(ctx context.Context, number int) (PullRequest, error)
 	if err != nil {
 		return PullRequest{}, g.failed(reading(number), request(number), err)
 	}
-	return pullOfGitHub(found), nil
+	pull := pullOfGitHub(found)
+	if pull.State == Closed {
+		issue, _, err := g.api.Issues.Get(ctx, g.owner, g.repo, number) // a pull request lacks who closed it
+		if err != nil {
+			return PullRequest{}, g.failed(reading(number), request(number), err)
+		}
+		pull.ClosedBy = issue.GetClosedBy().GetLogin()
+	}
+	return pull, nil
 }
 
 func (g *gitHubClient) ByBranch(ctx context.Context, head string) (PullRequest, error) {

@@ -41,6 +41,7 @@ type (
 		State           string     `json:"state"`
 		Author          gitLabUser `json:"author"`
 		MergeUser       gitLabUser `json:"merge_user"`
+		ClosedBy        gitLabUser `json:"closed_by"`
 		UpdatedAt       time.Time  `json:"updated_at"`
 	}
 	gitLabVersion struct {
@@ -143,24 +144,6 @@ func (g *gitLabClient) users(ctx context.Context, logins []string) (ids []int64,
 	return ids, refused
 }
 
-func (g *gitLabClient) Edit(ctx context.Context, number int, title, body string) error {
-	if err := g.checkText(title, body); err != nil {
-		return err
-	}
-	_, err := g.call(ctx, http.MethodPut, nil, map[string]string{"title": title, "description": body}, nil, "merge_requests", strconv.Itoa(number))
-	return g.failed("editing "+request(number), request(number), err)
-}
-
-func (g *gitLabClient) Close(ctx context.Context, number int, comment string) error {
-	if comment != "" {
-		if _, err := g.call(ctx, http.MethodPost, nil, map[string]string{"body": comment}, nil, "merge_requests", strconv.Itoa(number), "notes"); err != nil {
-			return g.failed("commenting on "+request(number), request(number), err)
-		}
-	}
-	_, err := g.call(ctx, http.MethodPut, nil, map[string]string{"state_event": "close"}, nil, "merge_requests", strconv.Itoa(number))
-	return g.failed("closing "+request(number), request(number), err)
-}
-
 // Reviews returns the approvals, and the requests for changes, of a merge request. GitLab
 // records the time of an approval, but not its commit: the commit is the head of the newest
 // version that existed at that time. Both times are GitLab's.
@@ -237,19 +220,22 @@ func (g *gitLabClient) statuses(ctx context.Context, sha string, query url.Value
 	return list, g.listed(fmt.Sprintf("listing the checks of commit %.12s", sha), "the commit", err)
 }
 
-// SetStatus sets a status, unless it has the state already: GitLab refuses to set a state
-// again.
+// SetStatus sets a status, unless it is pending already: GitLab refuses that, but replaces a
+// status that has ended. It returns a NotFoundError for the commit of a fork, which no branch
+// of the project contains.
 func (g *gitLabClient) SetStatus(ctx context.Context, sha string, status Status) error {
 	state, err := g.nameOf(status, map[CheckState]string{Success: "success", Pending: "pending", Failure: "failed"})
 	if err != nil {
 		return err
 	}
-	have, err := g.statuses(ctx, sha, url.Values{"name": {status.Context}})
-	if err != nil {
-		return err
-	}
-	if slices.ContainsFunc(have, func(s gitLabStatus) bool { return s.Name == status.Context && s.Status == state }) {
-		return nil
+	if status.State == Pending {
+		have, err := g.statuses(ctx, sha, url.Values{"name": {status.Context}})
+		if err != nil {
+			return err
+		}
+		if slices.ContainsFunc(have, func(s gitLabStatus) bool { return s.Name == status.Context && s.Status == state }) {
+			return nil
+		}
 	}
 	sent := map[string]string{"state": state, "name": status.Context, "description": shorten(status.Description, MaxDescription)}
 	if status.URL != "" {
@@ -283,6 +269,9 @@ func (m *gitLabRequest) pull() PullRequest {
 	if pull.State == Merged {
 		pull.MergeSHA = cmp.Or(m.MergeCommitSHA, m.SquashCommitSHA, m.SHA) // a fast-forward adds no commit
 		pull.MergedBy = m.MergeUser.Username
+	}
+	if pull.State == Closed {
+		pull.ClosedBy = m.ClosedBy.Username
 	}
 	return pull
 }

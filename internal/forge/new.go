@@ -96,10 +96,15 @@ func New(config Config) (Client, error) {
 		api := base.JoinPath("api", "v4")
 		root := *api
 		root.Path, root.RawPath = api.Path+"/projects/"+path, api.EscapedPath()+"/projects/"+url.PathEscape(path)
-		return &gitLabClient{rest: rest{connection: c, root: &root, authorization: "PRIVATE-TOKEN"}, api: api}, nil
+		return &gitLabClient{api: api, rest: rest{connection: c, root: &root, authorization: "PRIVATE-TOKEN", words: words{
+			pulls: "merge_requests", update: http.MethodPut, body: "description", closed: [2]string{"state_event", "close"},
+			commented: "merge_requests", comments: "notes",
+		}}}, nil
 	case Gitea:
 		root := base.JoinPath("api", "v1", "repos", parts[0], parts[1])
-		return &giteaClient{rest{connection: c, root: root, authorization: "Authorization", scheme: "token "}}, nil
+		return &giteaClient{rest{connection: c, root: root, authorization: "Authorization", scheme: "token ", words: words{
+			pulls: "pulls", update: http.MethodPatch, body: "body", closed: [2]string{"state", "closed"}, commented: "issues", comments: "comments",
+		}}}, nil
 	}
 	return nil, fmt.Errorf("fleet.git.forge.kind %q: must be %s", kind, kindNames())
 }

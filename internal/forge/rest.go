@@ -18,6 +18,44 @@ type rest struct {
 	root *url.URL
 	// authorization is the header with the token.
 	authorization, scheme string
+	words                 words
+}
+
+// words are the names by which the APIs of GitLab and Gitea differ where they are otherwise
+// the same.
+type words struct {
+	// pulls is the collection of pull requests, update the method that changes one, and body
+	// the field with its text.
+	pulls, update, body string
+	// closed are the field and the value that close one.
+	closed [2]string
+	// commented is the collection of what has comments, and comments the collection of those.
+	commented, comments string
+}
+
+// Edit implements Client.
+func (r *rest) Edit(ctx context.Context, number int, title, body string) error {
+	if err := r.checkText(title, body); err != nil {
+		return err
+	}
+	return r.change(ctx, "editing", number, map[string]string{"title": title, r.words.body: body})
+}
+
+// Close implements Client.
+func (r *rest) Close(ctx context.Context, number int, comment string) error {
+	if comment != "" {
+		_, err := r.call(ctx, http.MethodPost, nil, map[string]string{"body": comment}, nil, r.words.commented, strconv.Itoa(number), r.words.comments)
+		if err != nil {
+			return r.failed("commenting on "+request(number), request(number), err)
+		}
+	}
+	return r.change(ctx, "closing", number, map[string]string{r.words.closed[0]: r.words.closed[1]})
+}
+
+// change changes fields of a pull request.
+func (r *rest) change(ctx context.Context, doing string, number int, fields map[string]string) error {
+	_, err := r.call(ctx, r.words.update, nil, fields, nil, r.words.pulls, strconv.Itoa(number))
+	return r.failed(doing+" "+request(number), request(number), err)
 }
 
 // call makes a request below the repository's address, and decodes the answer into received

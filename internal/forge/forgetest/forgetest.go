@@ -39,6 +39,21 @@ type pull struct {
 	forge.PullRequest
 	labels, reviewers, comments []string
 	reviews                     map[string]forge.Review
+	// versions are the heads that it had, with their times.
+	versions []version
+}
+
+type version struct {
+	sha string
+	at  time.Time
+}
+
+// move sets the head of a pull request.
+func (p *pull) move(sha string, at time.Time) {
+	if p.HeadSHA != sha || len(p.versions) == 0 {
+		p.versions = append(p.versions, version{sha: sha, at: at})
+	}
+	p.HeadSHA, p.UpdatedAt = sha, at
 }
 
 var _ forge.Client = (*Forge)(nil)
@@ -65,8 +80,8 @@ func (f *Forge) Push(branch, sha string) {
 	defer f.mu.Unlock()
 	f.branches[branch] = sha
 	for _, p := range f.pulls {
-		if p.State == forge.Open && p.Head == branch && !p.Fork {
-			p.HeadSHA, p.UpdatedAt = sha, f.tick()
+		if p.State == forge.Open && p.Head == branch && !p.Fork && p.HeadSHA != sha {
+			p.move(sha, f.tick())
 		}
 	}
 }
@@ -99,7 +114,7 @@ func (f *Forge) Update(number int, change func(*forge.PullRequest)) {
 		panic(err) // a mistake of the test
 	}
 	change(&p.PullRequest)
-	p.UpdatedAt = f.tick()
+	p.move(p.HeadSHA, f.tick())
 }
 
 // Status returns the status with a context of a commit.
@@ -119,6 +134,28 @@ func (f *Forge) Comments(number int) []string {
 		panic(err) // a mistake of the test
 	}
 	return slices.Clone(p.comments)
+}
+
+// Comment comments on a pull request.
+func (f *Forge) Comment(number int, text string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	p, err := f.find(number)
+	if err != nil {
+		panic(err) // a mistake of the test
+	}
+	p.comments = append(p.comments, text)
+}
+
+// Ask adds labels and requested reviewers to a pull request.
+func (f *Forge) Ask(number int, labels, reviewers []string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	p, err := f.find(number)
+	if err != nil {
+		panic(err) // a mistake of the test
+	}
+	p.labels, p.reviewers = append(p.labels, labels...), append(p.reviewers, reviewers...)
 }
 
 // Asked returns the labels and the requested reviewers of a pull request.
@@ -222,7 +259,7 @@ func (f *Forge) Close(_ context.Context, number int, comment string) error {
 		p.comments = append(p.comments, comment)
 	}
 	if p.State == forge.Open {
-		p.State, p.UpdatedAt = forge.Closed, f.tick()
+		p.State, p.ClosedBy, p.UpdatedAt = forge.Closed, f.User, f.tick()
 	}
 	return nil
 }
@@ -297,6 +334,7 @@ func (f *Forge) open(request forge.PullRequest) *pull {
 	request.State = forge.Open
 	request.UpdatedAt = f.tick()
 	p := &pull{PullRequest: request, reviews: map[string]forge.Review{}}
+	p.move(request.HeadSHA, request.UpdatedAt)
 	f.pulls = append(f.pulls, p)
 	return p
 }
