@@ -274,7 +274,12 @@ func (g *Git) DropBranch(ctx context.Context, branch, commit string) error {
 }
 
 // MergeError reports that a reference cannot be merged into the fleet's branch.
-type MergeError struct{ Problem string }
+type MergeError struct {
+	Problem string
+	// Moved is set if the reference is not at the expected commit, for example because the
+	// forge has not updated it yet.
+	Moved bool
+}
 
 func (e *MergeError) Error() string { return e.Problem }
 
@@ -289,7 +294,7 @@ func (g *Git) AfterMerge(ctx context.Context, reference, commit string) (now, af
 			return err
 		}
 		if theirs.String() != commit {
-			return &MergeError{Problem: fmt.Sprintf("%s is at commit %.12s, not at %.12s", reference, theirs, commit)}
+			return &MergeError{Problem: fmt.Sprintf("%s is at commit %.12s, not at %.12s", reference, theirs, commit), Moved: true}
 		}
 		head, err := r.hash(r.branch)
 		if err != nil {

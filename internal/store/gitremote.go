@@ -85,7 +85,7 @@ func remoteFix(err error) string {
 	case errors.Is(err, transport.ErrRepositoryNotFound):
 		return "correct fleet.git.remote, or create the repository"
 	case errors.Is(err, transport.ErrAuthenticationRequired), errors.Is(err, transport.ErrAuthorizationFailed):
-		return "set NUMAFORM_GIT_TOKEN for an https URL, or fleet.git.ssh_key_file for an ssh URL, to a credential that may read the repository"
+		return "set NUMAFORM_GIT_TOKEN for an https URL, or fleet.git.ssh_key_file for an ssh URL, to a credential that may read and write the repository"
 	case errors.As(err, &network):
 		return "correct fleet.git.remote, or make the host reachable from here"
 	}
@@ -265,7 +265,7 @@ func (r *remote) push(ctx context.Context, from *objects, name plumbing.Referenc
 	defer func() { err = errors.Join(err, ignoreClosed(session.Close())) }()
 	advertised, err := session.AdvertisedReferencesContext(ctx)
 	if err != nil {
-		return err
+		return fmt.Errorf("%w: %s", err, remoteFix(err))
 	}
 	if at := advertised.References[name.String()]; at != seen {
 		return fmt.Errorf("%s is at %s, not at %s", name, at, seen)
@@ -284,8 +284,8 @@ func (r *remote) push(ctx context.Context, from *objects, name plumbing.Referenc
 	if encodeErr := <-encoded; err == nil {
 		err = encodeErr
 	}
-	if err == nil && report != nil {
-		err = report.Error()
+	if report != nil && report.Error() != nil {
+		err = fmt.Errorf("%w: if the remote protects branch %s, allow numaform's user to push to it", report.Error(), name.Short())
 	}
 	return errors.Join(err, r.interrupt.before("pushed"))
 }
