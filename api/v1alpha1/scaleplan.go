@@ -415,7 +415,7 @@ type ScalePlanPullRequest struct {
 	// +kubebuilder:validation:MaxLength=64
 	Head string `json:"head,omitempty"`
 
-	// Note is why the pull request was opened although another one was merged.
+	// Note is why the pull request was opened although there was another one.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Note string `json:"note,omitempty"`

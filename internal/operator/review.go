@@ -96,7 +96,7 @@ func (b *builder) reviewers(approvals *approval.Approvals, fleetScaler *scaler.S
 		Plans: approvals, Repository: b.repository, Forge: b.forge, ClusterID: b.config.ClusterID, Branch: b.config.Fleet.Git.branch(),
 		Policy:    review.Policy{Approvers: settings.Approvers, Quorum: settings.Quorum, Merge: settings.Merge == mergeAuto},
 		Reference: func(number int) string { return fmt.Sprintf(reference, number) },
-		Check:     check.run, Every: settings.Poll, Clock: b.clock,
+		Check:     check.run, Every: settings.Poll, Clock: b.clock, Events: b.recorder,
 	})}
 }
 

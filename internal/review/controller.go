@@ -19,8 +19,8 @@ import (
 	"github.com/numaform/numaform/internal/forge"
 )
 
-// longestDelay is the longest delay after an error, and the longest time for which the
-// reviewer obeys a forge that allows no more requests.
+// longestDelay is the longest time for which the reviewer obeys a forge that allows no more
+// requests.
 const longestDelay = 5 * time.Minute
 
 // Name returns the controller's name.
@@ -31,7 +31,9 @@ func (r *Reviewer) Name() string { return "review" }
 func (r *Reviewer) Register(_ context.Context, m manager.Manager) error {
 	return controllerruntime.NewControllerManagedBy(m).
 		Named(r.Name()).
-		WithOptions(controller.Options{RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](time.Second, longestDelay)}).
+		// An error about one pull request, which a stranger may have opened, must not delay the
+		// others: the next pass is never later than without an error.
+		WithOptions(controller.Options{RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](time.Second, r.config.Every)}).
 		WatchesRawSource(singleton.Source()).
 		Watches(&v1alpha1.ScalePlan{}, handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
 			return []reconcile.Request{{}}

@@ -8,6 +8,13 @@ import (
 	"github.com/numaform/numaform/internal/forge"
 )
 
+// mayReject reports whether a user rejects a change by closing its pull request. With
+// approvers, only they can; a forge that reports no user leaves the decision as it is.
+func (p *Policy) mayReject(user string) bool {
+	return user == "" || len(p.Approvers) == 0 ||
+		slices.ContainsFunc(p.Approvers, func(name string) bool { return strings.EqualFold(name, user) })
+}
+
 // decide returns the users whose approvals of a commit satisfy the policy, or the reason why
 // the pull request waits. reviews has the newest review of each user. An approval counts only
 // if it is about exactly that commit, whatever its time, and not if it is the author's own.

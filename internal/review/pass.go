@@ -9,7 +9,9 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/karpenter/pkg/events"
 
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/internal/forge"
@@ -32,7 +34,13 @@ func (r *Reviewer) Pass(ctx context.Context) error {
 	}
 	p := &pass{Reviewer: r, plans: plans}
 	if p.open, err = r.config.Forge.Open(ctx); err != nil {
-		return fmt.Errorf("reading the open pull requests: %w", err)
+		err = fmt.Errorf("reading the open pull requests: %w", err)
+		for i := range p.plans {
+			if plan := &p.plans[i]; !limited(err) && r.config.Plans.Undecided(plan) {
+				err = p.failed(ctx, plan, err)
+			}
+		}
+		return err
 	}
 	// Old plans first: a new plan continues the pull request of the plan that it replaces.
 	slices.SortFunc(p.plans, func(a, b v1alpha1.ScalePlan) int {
@@ -53,13 +61,35 @@ func (r *Reviewer) Pass(ctx context.Context) error {
 			if limited(err) {
 				return err
 			}
-			if err != nil {
-				errs = append(errs, fmt.Errorf("reviewing scaleplan %s: %w", plan.Name, err))
+			if err == nil {
+				delete(p.failing, plan.Name)
+			} else {
+				errs = append(errs, p.failed(ctx, plan, fmt.Errorf("reviewing scaleplan %s: %w", plan.Name, err)))
 			}
 		}
 	}
 	errs = append(errs, p.closeStrays(ctx), p.checkOthers(ctx))
 	return errors.Join(errs...)
+}
+
+// failed reports an error about the pull request of a plan in its status, as long as the plan
+// is undecided, and in an event if the previous pass failed, too. It returns the error, and
+// the one of its own.
+func (p *pass) failed(ctx context.Context, plan *v1alpha1.ScalePlan, err error) error {
+	text := clip(err.Error(), 1024)
+	if p.failing[plan.Name] {
+		p.config.Events.Publish(events.Event{
+			InvolvedObject: plan, Type: corev1.EventTypeWarning, Reason: ReasonFailed, Message: text, DedupeValues: []string{plan.Name, text},
+		})
+	}
+	p.failing[plan.Name] = true
+	known := plan.Status.PullRequest
+	if known == nil || known.Closed || !p.config.Plans.Undecided(plan) {
+		return err
+	}
+	waiting := *known
+	waiting.Waits = text
+	return errors.Join(err, p.record(ctx, plan, &waiting))
 }
 
 // record records the pull request of a plan, now and in the cluster.
@@ -80,11 +110,13 @@ func (p *pass) follow(ctx context.Context, plan *v1alpha1.ScalePlan) error {
 		return err
 	case request.State == forge.Merged:
 		return p.merged(ctx, plan, &request)
+	case request.State == forge.Closed && !p.config.Policy.mayReject(request.ClosedBy):
+		return p.reopen(ctx, plan, &request)
 	case request.State == forge.Closed:
 		decided := *known
 		decided.Waits = ""
 		decided.Rejected = fmt.Sprintf("pull request #%d was closed without a merge", known.Number)
-		decided.DecidedBy = "a user of the forge"
+		decided.DecidedBy = clip(cmp.Or(request.ClosedBy, "a user of the forge"), 256)
 		return p.record(ctx, plan, &decided)
 	case request.Base != p.config.Branch:
 		// A person chose another target, whose merge would approve nothing.
@@ -98,6 +130,23 @@ func (p *pass) follow(ctx context.Context, plan *v1alpha1.ScalePlan) error {
 		return err
 	}
 	return p.await(ctx, plan, &request)
+}
+
+// reopenEvery is the minimum interval between two pull requests of a plan that numaform opens
+// because a user without the right to reject closed the previous one.
+const reopenEvery = 10 * time.Minute
+
+// reopen opens another pull request for one that a user closed who is no approver.
+func (p *pass) reopen(ctx context.Context, plan *v1alpha1.ScalePlan, request *forge.PullRequest) error {
+	now := p.config.Clock.Now()
+	why := fmt.Sprintf("Pull request #%d was closed by %s, which rejects nothing: only an approver rejects by closing.", request.Number, clip(request.ClosedBy, 100))
+	if next := p.reopened[plan.Name].Add(reopenEvery); now.Before(next) {
+		waiting := *plan.Status.PullRequest
+		waiting.Waits = fmt.Sprintf("%s numaform opens another one at %s", why, next.UTC().Format(time.RFC3339))
+		return p.record(ctx, plan, &waiting)
+	}
+	p.reopened[plan.Name] = now
+	return p.propose(ctx, plan, why)
 }
 
 // propose pushes the proposal of a plan and opens its pull request. It continues the pull
@@ -132,7 +181,13 @@ func (p *pass) propose(ctx context.Context, plan *v1alpha1.ScalePlan, note strin
 		request = p.open[at]
 		err = p.config.Forge.Edit(ctx, request.Number, title, body)
 	} else {
-		request, err = p.config.Forge.Create(ctx, forge.NewPullRequest{Head: branch, Title: title, Body: body})
+		request, err = p.config.Forge.Create(ctx, forge.NewPullRequest{
+			Head: branch, Title: title, Body: body, Labels: []string{"numaform"}, Reviewers: p.config.Policy.Approvers,
+		})
+		if incomplete := new(forge.IncompleteError); errors.As(err, &incomplete) {
+			log.FromContext(ctx).Info("the forge refused the label or the reviewers of a pull request", logkey.PullRequest, request.Number, logkey.Message, incomplete.Error())
+			err = nil
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("opening a pull request for branch %s: %w", branch, err)
@@ -229,15 +284,10 @@ func (p *pass) await(ctx context.Context, plan *v1alpha1.ScalePlan, request *for
 			waits = "approved by " + strings.Join(approvers, ", ") + ": waits for a person who merges it"
 		}
 	}
-	merges := p.config.Policy.Merge && len(approvers) > 0
-	var refused error
-	if merges {
-		if _, refused = p.config.Forge.Merge(ctx, request.Number, known.Head); refused != nil {
-			waits = fmt.Sprintf("approved, but the forge refuses the merge: %v", refused)
-			refused = fmt.Errorf("merging pull request #%d: %w", request.Number, refused)
+	if p.config.Policy.Merge && len(approvers) > 0 {
+		if _, err := p.config.Forge.Merge(ctx, request.Number, known.Head); err != nil {
+			return fmt.Errorf("pull request #%d is approved, but the forge refuses the merge: %w", request.Number, err)
 		}
-	}
-	if merges && refused == nil {
 		log.FromContext(ctx).Info("merged pull request", logkey.ScalePlan, plan.Name, logkey.PullRequest, known.Number)
 		after, err := p.config.Forge.Get(ctx, request.Number)
 		if err != nil || after.State != forge.Merged {
@@ -247,7 +297,7 @@ func (p *pass) await(ctx context.Context, plan *v1alpha1.ScalePlan, request *for
 	}
 	waiting := *known
 	waiting.Waits = clip(waits, 1024)
-	return errors.Join(refused, p.record(ctx, plan, &waiting))
+	return p.record(ctx, plan, &waiting)
 }
 
 // merged takes over the decision of a merged pull request: the plan is approved if exactly

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"k8s.io/utils/clock"
+	"sigs.k8s.io/karpenter/pkg/events"
 
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/generator"
@@ -28,6 +29,7 @@ type Plans interface {
 
 // Repository is the fleet's repository; *store.Git implements it.
 type Repository interface {
+	Read(ctx context.Context) (generator.Files, store.Revision, error)
 	Propose(ctx context.Context, p store.Proposal) (commit string, err error)
 	HasProposal(ctx context.Context, name string, content []byte) (bool, error)
 	DropProposals(ctx context.Context, at time.Time, names ...string) error
@@ -66,8 +68,9 @@ type Config struct {
 	// Check evaluates pull requests of persons; nil ignores them.
 	Check Check
 	// Every is the interval between requests to the forge.
-	Every time.Duration
-	Clock clock.PassiveClock
+	Every  time.Duration
+	Clock  clock.PassiveClock
+	Events events.Recorder
 }
 
 // Reviewer keeps ScalePlans and pull requests consistent. Run it on the leader only.
@@ -79,13 +82,28 @@ type Reviewer struct {
 	checked map[string]bool
 	// stray are pull requests that belonged to no plan in the last pass.
 	stray map[int]bool
+	// reopened is when the last pull request of a plan was opened because the one before it
+	// was closed by a user who may not reject.
+	reopened map[string]time.Time
+	// failing are the plans whose pull request caused an error in the last pass.
+	failing map[string]bool
 }
 
 // New returns the reviewer of one numaform installation. It does no I/O.
 func New(config Config) *Reviewer {
 	config.Policy.Quorum = max(config.Policy.Quorum, 1)
-	return &Reviewer{config: config, stated: map[string]string{}, checked: map[string]bool{}, stray: map[int]bool{}}
+	return &Reviewer{
+		config: config, stated: map[string]string{}, checked: map[string]bool{}, stray: map[int]bool{},
+		reopened: map[string]time.Time{}, failing: map[string]bool{},
+	}
 }
 
+// ReasonFailed is the reason of events on ScalePlans whose pull request could not be opened,
+// read, updated, merged or closed.
+const ReasonFailed = "PullRequestFailed"
+
+// proposals begins the names of the branches of all installations' proposals.
+const proposals = "numaform/"
+
 // prefix begins the names of the branches of this installation's proposals.
-func (r *Reviewer) prefix() string { return "numaform/" + r.config.ClusterID + "/" }
+func (r *Reviewer) prefix() string { return proposals + r.config.ClusterID + "/" }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/karpenter/pkg/events"
 
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
@@ -24,17 +26,21 @@ import (
 	"github.com/numaform/numaform/internal/store"
 )
 
-// bench is a test's environment: a real repository, and a forge in memory that learns the
-// heads of its branches.
+// bench is a test's environment: a real repository, and a forge.
 type bench struct {
 	*testing.T
 
-	plans  *plans
-	forge  *forgetest.Forge
+	plans *plans
+	forge *forgetest.Forge
+	// server serves forge with the API of GitHub or GitLab; nil if the reviewer calls it
+	// directly.
+	server *forgetest.Server
 	git    *store.Git
 	remote string
 	// clone is a person's working copy.
 	clone    string
+	clock    *clocktesting.FakePassiveClock
+	events   *recorder
 	config   review.Config
 	reviewer *review.Reviewer
 }
@@ -59,6 +65,30 @@ func (p *plans) SetPullRequest(_ context.Context, name string, request *v1alpha1
 	return nil
 }
 
+// recorder records the messages of events.
+type recorder struct{ messages []string }
+
+func (r *recorder) Publish(published ...events.Event) {
+	for _, event := range published {
+		r.messages = append(r.messages, event.Reason+": "+event.Message)
+	}
+}
+
+// kind is the forge of a test: GitHub or GitLab with a contract server and git over http, or
+// empty for a forge that the reviewer calls directly.
+type kind = forge.Kind
+
+// everywhere runs a test at each kind of forge.
+func everywhere(t *testing.T, test func(*testing.T, kind)) {
+	t.Parallel()
+	for _, at := range []kind{"", forge.GitHub, forge.GitLab} {
+		t.Run("at="+string(at), func(t *testing.T) {
+			t.Parallel()
+			test(t, at)
+		})
+	}
+}
+
 // pushing tells the forge about pushes, as its own git server would.
 type pushing struct {
 	*store.Git
@@ -73,22 +103,34 @@ func (p pushing) Propose(ctx context.Context, proposal store.Proposal) (string, 
 	return head, err
 }
 
-func newBench(t *testing.T, policy review.Policy) *bench {
+func newBench(t *testing.T, at kind, policy review.Policy) *bench {
 	t.Helper()
-	b := &bench{T: t, plans: &plans{}, forge: forgetest.New("main"), remote: t.TempDir(), clone: t.TempDir()}
+	b := &bench{T: t, events: &recorder{}, plans: &plans{}, forge: forgetest.New("main"), remote: t.TempDir(), clone: t.TempDir()}
 	b.run(b.remote, "init", "--quiet", "--bare", "--initial-branch=main")
 	b.run(b.clone, "clone", "--quiet", b.remote, ".")
 	b.run(b.clone, "switch", "--quiet", "--create", "main")
 	b.write("README.md", "the fleet\n")
 	b.commit("start")
+	config := store.GitConfig{Clone: filepath.Join(t.TempDir(), "git"), Remote: b.remote}
+	if at != "" {
+		b.server = forgetest.Serve(t, at, b.forge, b.remote, "secret")
+		config.Remote, config.Auth = b.server.Remote, store.GitAuth{Username: "numaform", Token: "secret"}
+	}
 	var err error
-	if b.git, err = store.NewGit(store.GitConfig{Clone: filepath.Join(t.TempDir(), "git"), Remote: b.remote}); err != nil {
+	if b.git, err = store.NewGit(config); err != nil {
 		t.Fatal(err)
 	}
+	b.clock = clocktesting.NewFakePassiveClock(time.Unix(1767225600, 0))
 	b.config = review.Config{
 		Plans: b.plans, Repository: pushing{b.git, b.forge}, Forge: b.forge, Policy: policy, ClusterID: "lab", Branch: "main",
-		Every: time.Minute, Clock: clocktesting.NewFakePassiveClock(time.Unix(1767225600, 0)),
+		Every: time.Minute, Clock: b.clock, Events: b.events,
 		Reference: func(number int) string { return fmt.Sprintf("refs/pull/%d/head", number) },
+	}
+	if at != "" {
+		b.config.Repository, b.config.Forge = b.git, b.server.Client()
+	}
+	if at == forge.GitLab {
+		b.config.Reference = func(number int) string { return fmt.Sprintf("refs/merge-requests/%d/head", number) }
 	}
 	b.reviewer = review.New(b.config)
 	return b
@@ -250,9 +292,10 @@ var oneOfTwo = review.Policy{Approvers: []string{"alice", "bob"}}
 
 // TestOpened opens a pull request for a plan: the digest is in its text, in its file and in
 // the status of its commit, and nothing of the fleet changes. A restart opens no other one.
-func TestOpened(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, oneOfTwo)
+func TestOpened(t *testing.T) { everywhere(t, testOpened) }
+
+func testOpened(t *testing.T, at kind) {
+	b := newBench(t, at, oneOfTwo)
 	plan := b.add("workers-up-1", "1")
 	hash := plan.Spec.PlanHash
 	b.pass()
@@ -260,6 +303,9 @@ func TestOpened(t *testing.T) {
 	opened := b.at(request.Number)
 	if opened.State != forge.Open || opened.Head != "numaform/lab/workers-up-1" || opened.HeadSHA != request.Head || !strings.Contains(opened.Body, hash) {
 		t.Errorf("opened %+v", opened)
+	}
+	if labels, reviewers := b.forge.Asked(1); !slices.Equal(labels, []string{"numaform"}) || !slices.Equal(reviewers, oneOfTwo.Approvers) {
+		t.Errorf("labels %q, requested reviewers %q", labels, reviewers)
 	}
 	if status, _ := b.forge.Status(request.Head, "numaform/plan"); status.State != forge.Success || !strings.Contains(status.Description, hash) {
 		t.Errorf("status %+v", status)
@@ -287,12 +333,13 @@ func TestOpened(t *testing.T) {
 }
 
 // TestMergedByAPerson approves exactly the plan's digest, however the branch is merged.
-func TestMergedByAPerson(t *testing.T) {
-	t.Parallel()
+func TestMergedByAPerson(t *testing.T) { everywhere(t, testMergedByAPerson) }
+
+func testMergedByAPerson(t *testing.T, at kind) {
 	for _, way := range []string{"merge", "squash", "rebase"} {
 		t.Run(way, func(t *testing.T) {
 			t.Parallel()
-			b := newBench(t, oneOfTwo)
+			b := newBench(t, at, oneOfTwo)
 			b.add("workers-up-1", "1")
 			b.pass()
 			b.forge.Review(1, "alice", forge.Approved)
@@ -317,9 +364,10 @@ func TestMergedByAPerson(t *testing.T) {
 }
 
 // TestMergedByNumaform merges an approved pull request, and none without an approval.
-func TestMergedByNumaform(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, review.Policy{Approvers: []string{"alice", "bob"}, Quorum: 2, Merge: true})
+func TestMergedByNumaform(t *testing.T) { everywhere(t, testMergedByNumaform) }
+
+func testMergedByNumaform(t *testing.T, at kind) {
+	b := newBench(t, at, review.Policy{Approvers: []string{"alice", "bob"}, Quorum: 2, Merge: true})
 	b.forge.OnMerge = func(head, _ string) (string, error) {
 		b.mergeBranch(head, "squash")
 		return b.run(b.clone, "rev-parse", "HEAD"), nil
@@ -336,9 +384,10 @@ func TestMergedByNumaform(t *testing.T) {
 
 // TestUpdated continues the pull request of a plan that is replaced by another one. The
 // approval of the first one does not count.
-func TestUpdated(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, oneOfTwo)
+func TestUpdated(t *testing.T) { everywhere(t, testUpdated) }
+
+func testUpdated(t *testing.T, at kind) {
+	b := newBench(t, at, oneOfTwo)
 	b.add("workers-up-1", "1")
 	b.pass()
 	first := b.request("workers-up-1").Head
@@ -370,15 +419,16 @@ func TestUpdated(t *testing.T) {
 
 // TestMergedWithoutApproval applies nothing, and opens the pull request again, with a commit
 // that another merge adds to the fleet's branch.
-func TestMergedWithoutApproval(t *testing.T) {
-	t.Parallel()
+func TestMergedWithoutApproval(t *testing.T) { everywhere(t, testMergedWithoutApproval) }
+
+func testMergedWithoutApproval(t *testing.T, at kind) {
 	for _, way := range []string{"squash", "merge", "rebase"} {
-		t.Run(way, func(t *testing.T) { t.Parallel(); testMergedWithoutApproval(t, way) })
+		t.Run(way, func(t *testing.T) { t.Parallel(); testMergedUnapproved(t, at, way) })
 	}
 }
 
-func testMergedWithoutApproval(t *testing.T, way string) {
-	b := newBench(t, oneOfTwo)
+func testMergedUnapproved(t *testing.T, at kind, way string) {
+	b := newBench(t, at, oneOfTwo)
 	b.add("workers-up-1", "1")
 	b.pass()
 	b.merge("workers-up-1", way)
@@ -402,9 +452,10 @@ func testMergedWithoutApproval(t *testing.T, way string) {
 
 // TestDifferentAfterMerge holds an approved plan that is different after its merge: the new
 // plan has its own pull request, which needs its own approval.
-func TestDifferentAfterMerge(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, oneOfTwo)
+func TestDifferentAfterMerge(t *testing.T) { everywhere(t, testDifferentAfterMerge) }
+
+func testDifferentAfterMerge(t *testing.T, at kind) {
+	b := newBench(t, at, oneOfTwo)
 	b.add("workers-up-1", "1")
 	b.pass()
 	b.forge.Review(1, "alice", forge.Approved)
@@ -425,8 +476,9 @@ func TestDifferentAfterMerge(t *testing.T) {
 
 // TestMergedContentDiffers approves nothing if main does not have exactly the proposal after
 // the merge: a person edited it, resolved a conflict, or reverted the merge.
-func TestMergedContentDiffers(t *testing.T) {
-	t.Parallel()
+func TestMergedContentDiffers(t *testing.T) { everywhere(t, testMergedContentDiffers) }
+
+func testMergedContentDiffers(t *testing.T, at kind) {
 	for name, change := range map[string]func(b *bench){
 		"edited": func(b *bench) {
 			b.write("proposals/workers-up-1.diff", "something else\n")
@@ -439,7 +491,7 @@ func TestMergedContentDiffers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := newBench(t, oneOfTwo)
+			b := newBench(t, at, oneOfTwo)
 			b.add("workers-up-1", "1")
 			b.pass()
 			b.forge.Review(1, "alice", forge.Approved)
@@ -456,14 +508,15 @@ func TestMergedContentDiffers(t *testing.T) {
 }
 
 // TestClosed rejects the plan of a pull request that a person closes.
-func TestClosed(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, oneOfTwo)
+func TestClosed(t *testing.T) { everywhere(t, testClosed) }
+
+func testClosed(t *testing.T, at kind) {
+	b := newBench(t, at, oneOfTwo)
 	b.add("workers-up-1", "1")
 	b.pass()
-	b.forge.Update(1, func(p *forge.PullRequest) { p.State = forge.Closed })
+	b.forge.Update(1, func(p *forge.PullRequest) { p.State, p.ClosedBy = forge.Closed, "Bob" })
 	b.pass()
-	if request := b.request("workers-up-1"); request.Rejected == "" || request.Approved != "" {
+	if request := b.request("workers-up-1"); request.Rejected == "" || request.Approved != "" || request.DecidedBy != "Bob" {
 		t.Errorf("the plan is not rejected: %+v", request)
 	}
 	b.plan("workers-up-1").Status.Phase = v1alpha1.ScalePlanRejected
@@ -474,10 +527,52 @@ func TestClosed(t *testing.T) {
 	}
 }
 
+// TestClosedByOthers opens another pull request for one that a user closed who is no
+// approver, at most every ten minutes. Without approvers, whoever closes it rejects.
+func TestClosedByOthers(t *testing.T) { everywhere(t, testClosedByOthers) }
+
+func testClosedByOthers(t *testing.T, at kind) {
+	b := newBench(t, at, oneOfTwo)
+	b.add("workers-up-1", "1")
+	b.pass()
+	shut := func(p *forge.PullRequest) { p.State, p.ClosedBy = forge.Closed, "mallory" }
+	b.forge.Update(1, shut)
+	b.pass()
+	b.wantPending("workers-up-1")
+	if now := b.at(b.request("workers-up-1").Number); now.Number != 2 || now.State != forge.Open || !strings.Contains(now.Body, "closed by mallory") {
+		t.Errorf("the pull request is %+v", now)
+	}
+	b.forge.Update(2, shut)
+	b.pass()
+	b.wantPending("workers-up-1")
+	if request := b.request("workers-up-1"); request.Number != 2 || !strings.Contains(request.Waits, "opens another one at 2026-01-01T00:10:00Z") {
+		t.Errorf("the pull request is %+v", request)
+	}
+	b.clock.SetTime(b.clock.Now().Add(10 * time.Minute))
+	b.pass()
+	if request := b.request("workers-up-1"); request.Number != 3 {
+		t.Errorf("the pull request is %+v", request)
+	}
+	b.forge.Review(3, "alice", forge.Approved)
+	b.merge("workers-up-1", "squash")
+	b.pass()
+	b.wantApproved("workers-up-1", "alice")
+
+	c := newBench(t, at, review.Policy{})
+	c.add("workers-up-1", "1")
+	c.pass()
+	c.forge.Update(1, shut)
+	c.pass()
+	if request := c.request("workers-up-1"); request.Rejected == "" || request.DecidedBy != "mallory" {
+		t.Errorf("without approvers: %+v", request)
+	}
+}
+
 // TestDecidedElsewhere closes pull requests with the reason when they are no longer needed,
 // or when their plan was decided in the cluster.
-func TestDecidedElsewhere(t *testing.T) {
-	t.Parallel()
+func TestDecidedElsewhere(t *testing.T) { everywhere(t, testDecidedElsewhere) }
+
+func testDecidedElsewhere(t *testing.T, at kind) {
 	for name, c := range map[string]struct {
 		change func(plan *v1alpha1.ScalePlan)
 		want   string
@@ -494,7 +589,7 @@ func TestDecidedElsewhere(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := newBench(t, oneOfTwo)
+			b := newBench(t, at, oneOfTwo)
 			b.add("workers-up-1", "1")
 			b.pass()
 			c.change(b.plan("workers-up-1"))
@@ -513,9 +608,10 @@ func TestDecidedElsewhere(t *testing.T) {
 }
 
 // TestDeletedPlan closes the pull request of a plan that a user deleted.
-func TestDeletedPlan(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, oneOfTwo)
+func TestDeletedPlan(t *testing.T) { everywhere(t, testDeletedPlan) }
+
+func testDeletedPlan(t *testing.T, at kind) {
+	b := newBench(t, at, oneOfTwo)
 	b.add("workers-up-1", "1")
 	b.pass()
 	*b.plans = nil
@@ -530,9 +626,10 @@ func TestDeletedPlan(t *testing.T) {
 // TestStrangers checks that changes of other clients to a pull request end: the branch and
 // the text are restored, and with another target a new pull request is opened. Only approvals
 // of exactly numaform's commit count.
-func TestStrangers(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, oneOfTwo)
+func TestStrangers(t *testing.T) { everywhere(t, testStrangers) }
+
+func testStrangers(t *testing.T, at kind) {
+	b := newBench(t, at, oneOfTwo)
 	b.add("workers-up-1", "1")
 	b.pass()
 	request := *b.request("workers-up-1")
@@ -579,9 +676,10 @@ func TestStrangers(t *testing.T) {
 
 // TestTwoReviewers runs two controllers at once, as during a change of the leader: there is
 // one pull request, and one decision.
-func TestTwoReviewers(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, oneOfTwo)
+func TestTwoReviewers(t *testing.T) { everywhere(t, testTwoReviewers) }
+
+func testTwoReviewers(t *testing.T, at kind) {
+	b := newBench(t, at, oneOfTwo)
 	b.add("workers-up-1", "1")
 	// Both read the plan before either has recorded a pull request.
 	stale := slices.Clone(*b.plans)
@@ -624,7 +722,7 @@ func (s *behind) Plans(ctx context.Context) ([]v1alpha1.ScalePlan, error) {
 // TestForgeFails reports errors of the forge, decides nothing, and continues afterwards.
 func TestForgeFails(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, oneOfTwo)
+	b := newBench(t, "", oneOfTwo)
 	b.add("workers-up-1", "1")
 	b.pass()
 	b.forge.Review(1, "alice", forge.Approved)
@@ -651,9 +749,10 @@ func TestForgeFails(t *testing.T) {
 
 // TestMergeRefused reports why an approved pull request cannot be merged by numaform, for
 // example because the branch is protected.
-func TestMergeRefused(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, review.Policy{Approvers: []string{"alice"}, Merge: true})
+func TestMergeRefused(t *testing.T) { everywhere(t, testMergeRefused) }
+
+func testMergeRefused(t *testing.T, at kind) {
+	b := newBench(t, at, review.Policy{Approvers: []string{"alice"}, Merge: true})
 	b.forge.OnMerge = func(string, string) (string, error) {
 		return "", &forge.ConflictError{Doing: "merging", Reason: "the branch main is protected"}
 	}
@@ -672,9 +771,143 @@ func TestMergeRefused(t *testing.T) {
 	b.wantApproved("workers-up-1", "alice")
 }
 
+// TestFaults checks that nothing is decided while a forge refuses requests, that the reason is
+// in the status and, if it continues, in an event, and that the decision follows afterwards.
+func TestFaults(t *testing.T) { everywhere(t, testFaults) }
+
+func testFaults(t *testing.T, at kind) {
+	if at == "" {
+		return // the faults are answers of a server
+	}
+	answer := func(status int, header, value, body string) func(http.ResponseWriter, *http.Request) bool {
+		return func(w http.ResponseWriter, _ *http.Request) bool {
+			w.Header().Set(header, value)
+			w.WriteHeader(status)
+			_, _ = w.Write([]byte(body))
+			return true
+		}
+	}
+	for name, fault := range map[string]struct {
+		answer func(http.ResponseWriter, *http.Request) bool
+		want   string
+	}{
+		"token expired":  {answer(401, "X-Test", "1", `{"message":"token expired"}`), "create a new one and set NUMAFORM_FORGE_TOKEN"},
+		"without rights": {answer(403, "X-Test", "1", `{"message":"not accessible"}`), "grant the rights in docs/pull-requests.md"},
+		"renamed":        {answer(301, "Location", "https://git.example/ops/other", ""), "set fleet.git.remote to its new URL"},
+		"down": {func(w http.ResponseWriter, _ *http.Request) bool {
+			connection, _, err := w.(http.Hijacker).Hijack()
+			if err == nil {
+				err = connection.Close()
+			}
+			if err != nil {
+				t.Error(err)
+			}
+			return true
+		}, "the forge is not available"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t, at, oneOfTwo)
+			b.add("workers-up-1", "1")
+			b.pass()
+			b.forge.Review(1, "alice", forge.Approved)
+			b.merge("workers-up-1", "squash")
+			b.server.Fault(fault.answer)
+			for range 2 {
+				if err := b.reviewer.Pass(t.Context()); err == nil || !strings.Contains(err.Error(), fault.want) || strings.Contains(err.Error(), "secret") {
+					t.Errorf("got %v", err)
+				}
+				b.wantPending("workers-up-1")
+			}
+			if waits := b.request("workers-up-1").Waits; !strings.Contains(waits, fault.want) {
+				t.Errorf("it waits: %q", waits)
+			}
+			if len(b.events.messages) != 1 || !strings.Contains(b.events.messages[0], fault.want) {
+				t.Errorf("events %q, want one of the second pass", b.events.messages)
+			}
+			b.server.Fault(nil)
+			b.pass()
+			b.wantApproved("workers-up-1", "alice")
+		})
+	}
+}
+
+// TestPushRefused keeps a change pending while the forge refuses numaform's pushes, and opens
+// its pull request once it accepts them. A merged proposal whose removal is refused stays
+// until then.
+func TestPushRefused(t *testing.T) { everywhere(t, testPushRefused) }
+
+func testPushRefused(t *testing.T, at kind) {
+	b := newBench(t, at, oneOfTwo)
+	hook := filepath.Join(b.remote, "hooks", "update")
+	protect := func(pattern string) {
+		t.Helper()
+		script := "#!/bin/sh\ncase $1 in " + pattern + ") echo protected branch >&2; exit 1;; esac\n"
+		if err := os.MkdirAll(filepath.Dir(hook), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(hook, []byte(script), 0o755); err != nil { //nolint:gosec // git runs it
+			t.Fatal(err)
+		}
+	}
+	b.add("workers-up-1", "1")
+	protect("refs/heads/numaform/*")
+	for range 2 {
+		if err := b.reviewer.Pass(t.Context()); err == nil || !strings.Contains(err.Error(), "pushing the proposal workers-up-1 to branch numaform/lab/workers-up-1") {
+			t.Errorf("got %v", err)
+		}
+	}
+	if len(b.events.messages) != 1 || !strings.Contains(b.events.messages[0], "PullRequestFailed: reviewing scaleplan workers-up-1") ||
+		!strings.Contains(b.events.messages[0], "allow numaform's user to push to it") {
+		t.Errorf("events %q", b.events.messages)
+	}
+	protect("nothing")
+	b.pass()
+	b.forge.Review(1, "alice", forge.Approved)
+	b.merge("workers-up-1", "squash")
+	b.pass()
+	b.wantApproved("workers-up-1", "alice")
+
+	b.plan("workers-up-1").Status.Phase = v1alpha1.ScalePlanApplied
+	protect("refs/heads/main")
+	if err := b.reviewer.Pass(t.Context()); err == nil || !strings.Contains(err.Error(), "removing finished proposals") {
+		t.Errorf("got %v", err)
+	}
+	b.wantProposals("proposals/workers-up-1.diff")
+	protect("nothing")
+	b.pass()
+	b.wantProposals()
+	if !b.request("workers-up-1").Closed {
+		t.Error("the pull request is not finished")
+	}
+}
+
+// TestComments checks that comments decide nothing and are not read.
+func TestComments(t *testing.T) { everywhere(t, testComments) }
+
+func testComments(t *testing.T, at kind) {
+	b := newBench(t, at, oneOfTwo)
+	hash := b.add("workers-up-1", "1").Spec.PlanHash
+	b.pass()
+	for i := range 10_000 {
+		b.forge.Comment(1, fmt.Sprintf("/approve\nnumaform approve %s\n@numaform LGTM %d", hash, i))
+	}
+	b.pass()
+	b.wantPending("workers-up-1")
+	if b.server == nil {
+		return
+	}
+	for _, request := range b.server.Requests() {
+		if strings.HasPrefix(request, "GET ") && (strings.Contains(request, "comments") || strings.Contains(request, "notes")) {
+			t.Errorf("%s reads comments", request)
+		}
+	}
+}
+
 // TestDecisions checks which reviews approve, and which checks stop a merge by numaform.
-func TestDecisions(t *testing.T) {
-	t.Parallel()
+func TestDecisions(t *testing.T) { everywhere(t, testDecisions) }
+
+func testDecisions(t *testing.T, at kind) {
 	type reviewed struct {
 		user  string
 		state forge.ReviewState
@@ -702,7 +935,7 @@ func TestDecisions(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c.policy.Merge = true
-			b := newBench(t, c.policy)
+			b := newBench(t, at, c.policy)
 			b.forge.OnMerge = func(head, _ string) (string, error) { b.mergeBranch(head, "squash"); return "", nil }
 			b.add("workers-up-1", "1")
 			b.pass()
@@ -724,9 +957,10 @@ func TestDecisions(t *testing.T) {
 }
 
 // TestWithoutApprovers takes the merge itself as the approval.
-func TestWithoutApprovers(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, review.Policy{})
+func TestWithoutApprovers(t *testing.T) { everywhere(t, testWithoutApprovers) }
+
+func testWithoutApprovers(t *testing.T, at kind) {
+	b := newBench(t, at, review.Policy{})
 	b.add("workers-up-1", "1")
 	b.pass()
 	b.merge("workers-up-1", "merge")
@@ -736,9 +970,10 @@ func TestWithoutApprovers(t *testing.T) {
 
 // TestLargePlan opens a pull request for many VMs with long reasons: its text is not too long
 // for any forge, and still has the digest.
-func TestLargePlan(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, oneOfTwo)
+func TestLargePlan(t *testing.T) { everywhere(t, testLargePlan) }
+
+func testLargePlan(t *testing.T, at kind) {
+	b := newBench(t, at, oneOfTwo)
 	b.add("workers-up-1", "1", func(plan *v1alpha1.ScalePlan) {
 		plan.Spec.Why = strings.Repeat("a reason with ``` ", 200)
 		for range 512 {
@@ -754,9 +989,10 @@ func TestLargePlan(t *testing.T) {
 
 // TestPersonsOwn sets the status of a person's pull request, and sets it again when its head
 // or the fleet changes. Files from a fork are not trusted.
-func TestPersonsOwn(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, oneOfTwo)
+func TestPersonsOwn(t *testing.T) { everywhere(t, testPersonsOwn) }
+
+func testPersonsOwn(t *testing.T, at kind) {
+	b := newBench(t, at, oneOfTwo)
 	var trusts []bool
 	b.config.Check = func(_ context.Context, now, after generator.Files, trusted bool) (bool, string, error) {
 		trusts = append(trusts, trusted)
@@ -775,7 +1011,7 @@ func TestPersonsOwn(t *testing.T) {
 	b.run(b.clone, "rm", "--quiet", "fleet.json")
 	b.run(b.clone, "commit", "--quiet", "-m", "remove it")
 	head := b.run(b.clone, "rev-parse", "HEAD")
-	b.run(b.clone, "push", "--quiet", "origin", "HEAD:refs/pull/1/head", "HEAD:refs/pull/2/head")
+	b.run(b.clone, "push", "--quiet", "origin", "HEAD:mine", "HEAD:"+b.config.Reference(1), "HEAD:"+b.config.Reference(2))
 	b.forge.OpenBy("mallory", "mine", head, "a title", false)
 	b.pass()
 	if status, _ := b.forge.Status(head, "numaform/plan"); status.State != forge.Failure || !strings.HasPrefix(status.Description, fmt.Sprintf("%d files become", len(files))) {
@@ -786,17 +1022,85 @@ func TestPersonsOwn(t *testing.T) {
 		t.Errorf("checked with trust %v", trusts)
 	}
 	b.forge.Update(1, func(p *forge.PullRequest) { p.State = forge.Closed })
+
+	// A name of a branch below numaform/ does not avoid the check.
+	b.forge.OpenBy("mallory", "numaform/other/mine", head, "a title", false)
+	b.restart()
+	if err := b.forge.SetStatus(t.Context(), head, forge.Status{Context: "numaform/plan", State: forge.Success}); err != nil {
+		t.Fatal(err)
+	}
+	b.pass()
+	if status, _ := b.forge.Status(head, "numaform/plan"); status.State != forge.Failure {
+		t.Errorf("status of a branch below numaform/: %+v", status)
+	}
+	b.forge.Update(2, func(p *forge.PullRequest) { p.State = forge.Closed })
+	b.run(b.clone, "commit", "--quiet", "--amend", "-m", "remove it from a fork")
+	head = b.run(b.clone, "rev-parse", "HEAD")
 	b.forge.OpenBy("mallory", "main", head, "a title", true)
 	b.run(b.clone, "revert", "--no-edit", "HEAD")
-	b.run(b.clone, "push", "--quiet", "origin", "HEAD:refs/pull/2/head")
+	b.run(b.clone, "push", "--quiet", "--force", "origin", "HEAD:"+b.config.Reference(3))
 	b.pass()
-	if status, _ := b.forge.Status(head, "numaform/plan"); status.State != forge.Failure || !strings.Contains(status.Description, "is at commit") {
+	hasStatus := at != forge.GitLab // which has none for the commit of a fork
+	if status, _ := b.forge.Status(head, "numaform/plan"); hasStatus && (status.State != forge.Failure || !strings.Contains(status.Description, "is at commit")) {
 		t.Errorf("status of a head that has moved: %+v", status)
 	}
 	head = b.run(b.clone, "rev-parse", "HEAD")
-	b.forge.Update(2, func(p *forge.PullRequest) { p.HeadSHA = head })
+	b.forge.Update(3, func(p *forge.PullRequest) { p.HeadSHA = head })
 	b.pass()
-	if status, _ := b.forge.Status(head, "numaform/plan"); status.State != forge.Success || trusts[len(trusts)-1] {
+	if status, _ := b.forge.Status(head, "numaform/plan"); hasStatus && status.State != forge.Success || trusts[len(trusts)-1] {
 		t.Errorf("status of a fork %+v, trust %v", status, trusts)
+	}
+}
+
+// TestOtherInstallations leaves the status of the proposals of another installation, which
+// shares the repository, as that installation has set it.
+func TestOtherInstallations(t *testing.T) { everywhere(t, testOtherInstallations) }
+
+func testOtherInstallations(t *testing.T, at kind) {
+	b := newBench(t, at, oneOfTwo)
+	b.config.Check = func(context.Context, generator.Files, generator.Files, bool) (bool, string, error) {
+		return true, "no VM changes", nil
+	}
+	b.restart()
+	other := b.config
+	other.ClusterID, other.Plans = "other", b.plans
+	b.add("workers-up-1", "1")
+	theirs := review.New(other)
+	if err := theirs.Pass(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	head := b.request("workers-up-1").Head
+	b.run(b.remote, "update-ref", b.config.Reference(1), head)
+	*b.plans = nil
+	b.pass()
+	b.pass()
+	if status, _ := b.forge.Status(head, "numaform/plan"); !strings.HasPrefix(status.Description, "digest ") || b.at(1).State != forge.Open {
+		t.Errorf("the pull request of another installation is %s with the status %+v", b.at(1).State, status)
+	}
+}
+
+// TestManyForks checks the pull request of a member of the team first, however many forks of
+// strangers have one.
+func TestManyForks(t *testing.T) { everywhere(t, testManyForks) }
+
+func testManyForks(t *testing.T, at kind) {
+	b := newBench(t, at, oneOfTwo)
+	b.config.Check = func(context.Context, generator.Files, generator.Files, bool) (bool, string, error) {
+		return true, "fine", nil
+	}
+	b.restart()
+	b.run(b.clone, "switch", "--quiet", "--create", "mine")
+	b.write("README.md", "changed\n")
+	b.run(b.clone, "commit", "--quiet", "--all", "-m", "mine")
+	head := b.run(b.clone, "rev-parse", "HEAD")
+	b.run(b.clone, "push", "--quiet", "origin", "mine")
+	for i := range 20 {
+		b.forge.OpenBy("mallory", "main", fmt.Sprintf("%040d", i+1), "a title", true)
+	}
+	number := b.forge.OpenBy("alice", "mine", head, "a title", false)
+	b.run(b.remote, "update-ref", b.config.Reference(number), head)
+	b.pass()
+	if status, _ := b.forge.Status(head, "numaform/plan"); status.Description != "fine" {
+		t.Errorf("status %+v", status)
 	}
 }

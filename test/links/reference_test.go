@@ -24,7 +24,7 @@ func TestReferenceOfEvents(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, pattern := range []string{"approval", "cloudprovider", "operator", "controllers/*"} {
+	for _, pattern := range []string{"approval", "cloudprovider", "operator", "review", "controllers/*"} {
 		more, err := filepath.Glob(filepath.Join(root, "internal", pattern, "*.go"))
 		if err != nil {
 			t.Fatal(err)
