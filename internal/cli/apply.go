@@ -329,7 +329,7 @@ func (p *proposal) apply(ctx context.Context, process Process, o *options) error
 			return "", p.unapplied(failure)
 		}
 		if !p.changes() {
-			return "", nil
+			return "", p.closeUnneeded(ctx, process)
 		}
 		if err := p.alreadyOpen(ctx, process); err != nil {
 			return "", err

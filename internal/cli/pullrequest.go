@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
+	"slices"
 	"strings"
 
 	"k8s.io/utils/clock"
@@ -19,58 +21,152 @@ func (e *openError) Error() string {
 	return fmt.Sprintf("the same change already waits for review in %s: merge it, then apply", e.URL)
 }
 
-// alreadyOpen returns an openError if the change is to be reviewed, and an open pull request
-// from a branch of numaform has its digest. Nothing is decided by it: at worst, a change is not
-// proposed twice.
-func (p *proposal) alreadyOpen(ctx context.Context, process Process) error {
+// ownBranch matches the branches of the command line's changes. Those of a controller have
+// one more element.
+var ownBranch = regexp.MustCompile(`^numaform/[^/]+$`)
+
+// openRequests returns the open pull requests of changes of the command line, and the client
+// of the forge; nil if changes are not reviewed there.
+func (p *proposal) openRequests(ctx context.Context, process Process) ([]forge.PullRequest, forge.Client, error) {
 	if !p.session.config.Fleet.Git.Review {
-		return nil
+		return nil, nil, nil
 	}
 	client, err := p.session.config.OpenForge(process.Environ, clock.RealClock{})
 	if client == nil || err != nil {
-		return err
+		return nil, nil, err
 	}
 	open, err := client.Open(ctx)
 	if err != nil {
-		return fmt.Errorf("reading the open pull requests: %w", err)
+		return nil, nil, fmt.Errorf("reading the open pull requests: %w", err)
 	}
-	shown := digest(p.plans)
+	return ofCommandLine(open), client, nil
+}
+
+// ofCommandLine returns the pull requests of changes of the command line.
+func ofCommandLine(all []forge.PullRequest) []forge.PullRequest {
+	return slices.DeleteFunc(all, func(o forge.PullRequest) bool { return o.Fork || !ownBranch.MatchString(o.Head) })
+}
+
+// alreadyOpen returns an openError if the change is to be reviewed, and an open pull request
+// has its digest. Nothing is decided by it: at worst, a change is not proposed twice.
+func (p *proposal) alreadyOpen(ctx context.Context, process Process) error {
+	open, _, err := p.openRequests(ctx, process)
+	if err != nil {
+		return err
+	}
 	for i := range open {
-		if o := &open[i]; !o.Fork && strings.HasPrefix(o.Head, "numaform/") && strings.Contains(o.Body, shown) {
-			return &openError{URL: o.URL}
+		if strings.Contains(open[i].Body, digest(p.plans)) {
+			return &openError{URL: open[i].URL}
 		}
 	}
 	return nil
 }
 
 // openPullRequest opens a pull request for a change that waits for review on a branch, and
-// sets its status, if a forge is configured.
+// sets its status, if a forge is configured. It closes those that the change replaces.
 func (p *proposal) openPullRequest(ctx context.Context, process Process, proposed *store.ProposedError) error {
-	client, err := p.session.config.OpenForge(process.Environ, clock.RealClock{})
+	open, client, err := p.openRequests(ctx, process)
 	if client == nil || err != nil {
 		return err
 	}
 	shown := digest(p.plans)
+	// The status exists before the pull request, so that it does not replace the verdict of a
+	// controller that sees the pull request.
+	status := forge.Status{Context: "numaform/plan", State: forge.Success, Description: "digest " + shown}
+	if err := client.SetStatus(ctx, proposed.Commit, status); err != nil {
+		return fmt.Errorf("the branch %s waits for review, but setting the status of its commit failed: %w: open a pull request by hand", proposed.Branch, err)
+	}
 	request, err := client.Create(ctx, p.pullRequest(proposed.Branch, shown))
 	if incomplete := new(forge.IncompleteError); errors.As(err, &incomplete) {
+		fmt.Fprintf(process.Stderr, "numaform: %v\n", incomplete)
 		err = nil
 	}
 	if err != nil {
 		return fmt.Errorf("the branch %s waits for review, but opening its pull request failed: %w: open one by hand", proposed.Branch, err)
 	}
 	fmt.Fprintf(process.Stdout, "Pull request: %s\n", request.URL)
-	status := forge.Status{Context: "numaform/plan", State: forge.Success, Description: "digest " + shown}
-	if err := client.SetStatus(ctx, proposed.Commit, status); err != nil {
-		return fmt.Errorf("setting the status of commit %.12s: %w", proposed.Commit, err)
+	if settings := &p.session.config.Fleet.Git.Forge; len(settings.Approvers) > 0 {
+		fmt.Fprintln(process.Stderr, "numaform: only the controller checks fleet.git.forge.approvers, quorum and merge: here, the approvers are requested as "+
+			"reviewers, and the forge's rules for the branch decide who may merge")
+	}
+	return p.closeReplaced(ctx, process, client, open, fmt.Sprintf("%s replaces it: a later `numaform apply` has a different plan", request.URL))
+}
+
+// closeReplaced closes the pull requests that a change replaces, with the reason. Merging
+// both would create the nodes for the same pods twice, or conflict.
+func (p *proposal) closeReplaced(ctx context.Context, process Process, client forge.Client, open []forge.PullRequest, why string) error {
+	for i := range open {
+		other := &open[i]
+		if !p.replaces(other.Body) {
+			continue
+		}
+		if err := client.Close(ctx, other.Number, why); err != nil {
+			return fmt.Errorf("closing %s, which this change replaces: %w: close it by hand", other.URL, err)
+		}
+		fmt.Fprintf(process.Stdout, "Closed: %s, because %s\n", other.URL, why)
 	}
 	return nil
+}
+
+// closeUnneeded closes the pull requests of nodes for pods that no longer need them: the
+// change needs none.
+func (p *proposal) closeUnneeded(ctx context.Context, process Process) error {
+	if p.subject() != forPods {
+		return nil
+	}
+	open, client, err := p.openRequests(ctx, process)
+	if client == nil || err != nil {
+		return err
+	}
+	return p.closeReplaced(ctx, process, client, open, "no pending pod needs new nodes now")
+}
+
+// subjects begins the line of a pull request's text with the changed VMs, and forPods is that
+// line for the VMs that pending pods need, which each change decides for all of them.
+const (
+	subjects = "\nchanges: "
+	forPods  = subjects + "`nodes for pending pods`\n"
+)
+
+// subject returns the line of a pull request's text that says what the change is about.
+func (p *proposal) subject() string {
+	if p.decision != nil {
+		return forPods
+	}
+	var names []string
+	for i := range p.change.Added {
+		names = append(names, p.change.Added[i].Name)
+	}
+	for i := range p.change.Removed {
+		names = append(names, p.change.Removed[i].Name)
+	}
+	slices.Sort(names)
+	names = slices.Compact(names)
+	if len(names) == 0 {
+		return ""
+	}
+	const most = 500 // VMs, so that the text has room for the plans
+	return subjects + "`" + strings.Join(names[:min(len(names), most)], "` `") + "`\n"
+}
+
+// replaces reports whether the change is about the same as an earlier one, whose pull request
+// has a text. A forged text only closes its own pull request.
+func (p *proposal) replaces(text string) bool {
+	mine := p.subject()
+	if mine == "" || mine == forPods {
+		return mine == forPods && strings.Contains(text, forPods)
+	}
+	_, after, found := strings.Cut(text, subjects)
+	line, _, _ := strings.Cut(after, "\n")
+	theirs := strings.Fields(line)
+	return found && slices.ContainsFunc(strings.Fields(strings.TrimPrefix(mine, subjects)), func(name string) bool { return slices.Contains(theirs, name) })
 }
 
 // pullRequest returns the pull request of a change, with the digest and a line for each
 // plan.
 func (p *proposal) pullRequest(branch, shown string) forge.NewPullRequest {
 	var body strings.Builder
-	fmt.Fprintf(&body, "%s\n\ndigest: `%s`\n\n```text\n", p.change.Why, shown)
+	fmt.Fprintf(&body, "%s\n\ndigest: `%s`\n%s\n```text\n", p.change.Why, shown, p.subject())
 	for i := range p.plans {
 		if plan := &p.plans[i]; plan.Plan != nil && plan.Changes() {
 			fmt.Fprintf(&body, "%s: %d to create, %d to change, %d to delete; guard: %s\n", plan.Host, len(plan.Intent.Create),
@@ -79,5 +175,7 @@ func (p *proposal) pullRequest(branch, shown string) forge.NewPullRequest {
 	}
 	body.WriteString("```\n")
 	title := []rune("numaform: " + p.change.Why)
-	return forge.NewPullRequest{Head: branch, Title: string(title[:min(len(title), forge.MaxTitle)]), Body: body.String()}
+	return forge.NewPullRequest{
+		Head: branch, Title: string(title[:min(len(title), forge.MaxTitle)]), Body: body.String(), Reviewers: p.session.config.Fleet.Git.Forge.Approvers,
+	}
 }

@@ -34,8 +34,9 @@ func TestPullRequestOfTheCommandLine(t *testing.T) {
 	stage.Setenv("NUMAFORM_GIT_TOKEN="+token, "NUMAFORM_FORGE_TOKEN="+token)
 
 	type pull struct {
-		Body string
-		Head struct{ Sha string }
+		Number int
+		Body   string
+		Head   struct{ Sha string }
 	}
 	open := func() []pull {
 		var list []pull
@@ -58,11 +59,19 @@ func TestPullRequestOfTheCommandLine(t *testing.T) {
 	if again := open(); len(again) != 1 || !strings.Contains(out, "already waits for review in "+gitea.URL) {
 		t.Errorf("the same change again has %d pull requests:\n%s", len(again), out)
 	}
+	// A later apply with another plan replaces the pull request.
+	edit(t, stage, "manifests/pods.yaml", "replicas: 4", "replicas: 8")
+	out = run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
+	var comments []struct{ Body string }
+	call(http.MethodGet, "repos/ops/fleet/issues/1/comments", nil, &comments)
+	if list = open(); len(list) != 1 || list[0].Number != 2 || len(comments) != 1 || !strings.Contains(comments[0].Body, "ops/fleet/pulls/2 replaces it") {
+		t.Errorf("open pull requests %+v, comments %+v:\n%s", list, comments, out)
+	}
 	// The forge checks in the background whether the pull request can be merged.
 	ticker := time.NewTicker(200 * time.Millisecond)
 	defer ticker.Stop()
 	for range 100 {
-		if err = gitea.Call(t.Context(), token, http.MethodPost, "repos/ops/fleet/pulls/1/merge", map[string]any{"Do": "squash"}, nil); err == nil {
+		if err = gitea.Call(t.Context(), token, http.MethodPost, "repos/ops/fleet/pulls/2/merge", map[string]any{"Do": "squash"}, nil); err == nil {
 			break
 		}
 		<-ticker.C
@@ -73,5 +82,13 @@ func TestPullRequestOfTheCommandLine(t *testing.T) {
 	run(t, stage, cli.ExitOK, "apply", "-f", nothing(t, stage), "--auto-approve")
 	if len(vms(stage)) == 0 {
 		t.Error("the merged change was not applied")
+	}
+
+	// One that needs no node any more closes it.
+	edit(t, stage, "manifests/pods.yaml", "replicas: 8", "replicas: 16")
+	run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
+	out = run(t, stage, cli.ExitOK, "apply", "-f", nothing(t, stage), "--auto-approve")
+	if list = open(); len(list) != 0 || !strings.Contains(out, "Closed: "+gitea.URL+"/ops/fleet/pulls/3, because no pending pod needs new nodes now") {
+		t.Errorf("open pull requests %+v:\n%s", list, out)
 	}
 }
