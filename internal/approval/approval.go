@@ -57,6 +57,8 @@ type Config struct {
 	// Cost returns the cost of a change from some VMs to others, as Cluster.Cost of package
 	// scheduling; nil means that ScalePlans state no cost.
 	Cost func(ctx context.Context, before, after []fleet.VM) (scheduling.Cost, error)
+	// Pictures makes proposed plans have pictures.
+	Pictures bool
 	// ClusterID is the cluster ID that signatures cover.
 	ClusterID string
 	// Signatures returns whose signatures approvals need; nil means that none do. It is
@@ -110,6 +112,8 @@ type Approvals struct {
 	due []*group
 	// requested is when pods last requested VMs of each NodePool.
 	requested map[string]time.Time
+	// pictures are the pictures of plans that are not over, by plan and host.
+	pictures map[string]map[string][]byte
 	// seen is when a VM was last a candidate for each kind of disruption.
 	seen map[candidacy]time.Time
 }
@@ -127,6 +131,7 @@ func New(config Config) *Approvals {
 		waits:     map[string]scheduling.Wait{},
 		requested: map[string]time.Time{},
 		seen:      map[candidacy]time.Time{},
+		pictures:  map[string]map[string][]byte{},
 
 		begunPlans: -1,
 	}

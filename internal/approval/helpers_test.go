@@ -179,7 +179,7 @@ func (b *bench) restart() {
 			prices := scheduling.Prices{Currency: "EUR", VCPUHour: 0.01, MemoryGiBHour: 0.002, DiskGiBMonth: 0.073}
 			return scheduling.FromObjects(nil).Cost(ctx, scheduling.Request{Snapshot: snapshot(), Prices: prices}, before, after)
 		},
-		ClusterID: "test", Freezes: b.freezes,
+		ClusterID: "test", Freezes: b.freezes, Pictures: true,
 		Signatures: func() (signature.Policy, error) { return b.policy, nil },
 
 		Paused:   func(context.Context) (bool, error) { return b.paused, nil },

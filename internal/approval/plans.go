@@ -124,6 +124,7 @@ func (a *Approvals) propose(ctx context.Context, plans []v1alpha1.ScalePlan, d *
 		return err
 	}
 	plan := a.object(d)
+	a.draw(ctx, plan.Name, d)
 	for {
 		err := a.config.Client.Create(ctx, plan)
 		if err == nil {
@@ -252,6 +253,9 @@ func (a *Approvals) end(ctx context.Context, plan *v1alpha1.ScalePlan, phase v1a
 		plan.Status.DecidedAt = &now
 	}
 	plan.Status.Phase, plan.Status.FinishedAt, plan.Status.Result = phase, &now, result
+	a.mu.Lock()
+	delete(a.pictures, plan.Name)
+	a.mu.Unlock()
 	thawed, why := a.setFrozen(plan)
 	err := a.update(ctx, plan)
 	switch {

@@ -48,8 +48,15 @@ func TestModesLetPassOrWait(t *testing.T) {
 	if len(may) != 2 || may[0].NodePool != "free" || may[1].NodePool != "quick" {
 		t.Errorf("may be made: %+v", may)
 	}
-	if plans := b.plans(v1alpha1.ScalePlanPending); len(plans) != 3 {
+	plans := b.plans(v1alpha1.ScalePlanPending)
+	if len(plans) != 3 {
 		t.Errorf("%d plans wait, want those of slow, odd and gone", len(plans))
+	}
+	for i := range plans {
+		drawn := b.approvals.Pictures(plans[i].Name)
+		if picture := string(drawn["lab/pve-2"]); len(drawn) != 1 || !strings.Contains(picture, "create s1.2VCPU-4GB for "+plans[i].Spec.NodePools[0]) {
+			t.Errorf("%s has %d pictures; that of lab/pve-2 is %.100q", plans[i].Name, len(drawn), picture)
+		}
 	}
 	b.wantWaits("gone e PendingApproval", "odd d PendingApproval", "slow c PendingApproval")
 	reported := false

@@ -10,8 +10,12 @@ import (
 
 	"k8s.io/utils/clock"
 
+	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/forge"
+	"github.com/numaform/numaform/internal/prtext"
 	"github.com/numaform/numaform/internal/store"
+	"github.com/numaform/numaform/state/guard"
 )
 
 // openError reports that a change already waits for review in a pull request.
@@ -145,7 +149,7 @@ func (p *proposal) subject() string {
 	if len(names) == 0 {
 		return ""
 	}
-	const most = 500 // VMs, so that the text has room for the plans
+	const most = 150 // VMs, which fit into prtext.Room
 	return subjects + "`" + strings.Join(names[:min(len(names), most)], "` `") + "`\n"
 }
 
@@ -162,20 +166,53 @@ func (p *proposal) replaces(text string) bool {
 	return found && slices.ContainsFunc(strings.Fields(strings.TrimPrefix(mine, subjects)), func(name string) bool { return slices.Contains(theirs, name) })
 }
 
-// pullRequest returns the pull request of a change, with the digest and a line for each
-// plan.
+// pullRequest returns the pull request of a change, with the digest, the VMs and the plans.
 func (p *proposal) pullRequest(branch, shown string) forge.NewPullRequest {
-	var body strings.Builder
-	fmt.Fprintf(&body, "%s\n\ndigest: `%s`\n%s\n```text\n", p.change.Why, shown, p.subject())
-	for i := range p.plans {
-		if plan := &p.plans[i]; plan.Plan != nil && plan.Changes() {
-			fmt.Fprintf(&body, "%s: %d to create, %d to change, %d to delete; guard: %s\n", plan.Host, len(plan.Intent.Create),
-				len(plan.Intent.Import)+len(plan.Intent.Update)+len(plan.Intent.Wake), len(plan.Intent.Delete), plan.Verdict.Decision)
+	spec := v1alpha1.ScalePlanSpec{
+		Summary: p.change.Why, Why: p.change.Why, Cost: p.cost.String(), PlanHash: shown,
+		Verdict: v1alpha1.ScalePlanVerdict{Decision: v1alpha1.VerdictAllow},
+	}
+	for _, changed := range []struct {
+		action v1alpha1.ScalePlanAction
+		vms    []fleet.VM
+	}{
+		{v1alpha1.ScalePlanCreate, p.change.Added},
+		{v1alpha1.ScalePlanWake, p.change.Woken},
+		{v1alpha1.ScalePlanUpdate, slices.Concat(p.change.Updated, p.change.Repaired, p.change.Adopted, p.change.Foreign)},
+		{v1alpha1.ScalePlanDelete, p.change.Removed},
+	} {
+		for i := range changed.vms {
+			vm := &changed.vms[i]
+			line := v1alpha1.ScalePlanVM{Action: changed.action, Name: vm.Name, Host: vm.Host.String(), NodePool: vm.Pool, InstanceType: vm.InstanceType}
+			if changed.action == v1alpha1.ScalePlanCreate {
+				line.Reason = vm.Reason
+			}
+			spec.VMs = append(spec.VMs, line)
+			spec.NodePools = append(spec.NodePools, vm.Pool)
 		}
 	}
-	body.WriteString("```\n")
-	title := []rune("numaform: " + p.change.Why)
-	return forge.NewPullRequest{
-		Head: branch, Title: string(title[:min(len(title), forge.MaxTitle)]), Body: body.String(), Reviewers: p.session.config.Fleet.Git.Forge.Approvers,
+	slices.Sort(spec.NodePools)
+	spec.NodePools = slices.Compact(spec.NodePools)
+
+	var diff strings.Builder
+	verdict := guard.Verdict{Decision: guard.Allow}
+	for i := range p.plans {
+		plan := &p.plans[i]
+		if plan.Plan == nil || !plan.Changes() {
+			continue
+		}
+		verdict = verdict.And(plan.Verdict)
+		spec.Hosts = append(spec.Hosts, v1alpha1.ScalePlanHost{Host: plan.Host.String()})
+		fmt.Fprintf(&diff, "# Host %s\n%s\n\n%s\n\n", plan.Host, plan.Verdict, plan.Plan.Text)
 	}
+	spec.Diff = diff.String()
+	if verdict.Decision == guard.NeedsApproval {
+		spec.Verdict.Decision = v1alpha1.VerdictNeedsApproval
+	}
+	for _, finding := range verdict.Findings {
+		spec.Reasons = append(spec.Reasons, finding.String())
+	}
+	title, body := prtext.Of(&v1alpha1.ScalePlan{Spec: spec}, "", "", nil)
+	settings := &p.session.config.Fleet.Git.Forge
+	return forge.NewPullRequest{Head: branch, Title: title, Body: body + p.subject(), Labels: settings.Labels, Reviewers: settings.Asked()}
 }

@@ -43,7 +43,7 @@ func TestCompare(t *testing.T) {
 	host, vms, changes := changed(t)
 	svg := cpumap.Compare(&host, vms, changes)
 	wellFormed(t, svg)
-	golden(t, "change.svg", svg)
+	golden(t, "../../../docs/pull-request.svg", svg) // an example in docs/pull-requests.md
 	if again := cpumap.Compare(&host, vms, changes); !bytes.Equal(svg, again) {
 		t.Error("another image of the same change differs")
 	}

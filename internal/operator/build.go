@@ -241,6 +241,7 @@ func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, err
 		Cost:       b.cost,
 		Unset:      b.unset,
 		ClusterID:  b.config.ClusterID,
+		Pictures:   b.forge != nil,
 		Signatures: b.config.Signatures,
 		Freezes:    freezes,
 		Paused:     b.control.stopped,

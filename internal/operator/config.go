@@ -268,6 +268,10 @@ type Forge struct {
 	Approvers []string `yaml:"approvers"`
 	// Quorum is how many of them must approve.
 	Quorum int `yaml:"quorum"`
+	// Labels and Reviewers are set when a pull request is opened; without Reviewers, the
+	// Approvers are asked.
+	Labels    []string `yaml:"labels"`
+	Reviewers []string `yaml:"reviewers"`
 	// Merge is who merges approved pull requests: person, or auto for numaform.
 	Merge string `yaml:"merge"`
 	// Poll is the interval between requests to the forge.

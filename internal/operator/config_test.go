@@ -63,7 +63,7 @@ func TestLoadDefaults(t *testing.T) {
 		Engine:        operator.Engine{Version: ">= 1.8"},
 		Fleet: operator.Fleet{
 			Dir: filepath.Join(dir, "fleet"), Backend: operator.Backend{Type: "local"},
-			Git: operator.Git{Forge: operator.Forge{Quorum: 1, Merge: "person", Poll: 30 * time.Second}},
+			Git: operator.Git{Forge: operator.Forge{Quorum: 1, Labels: []string{"numaform"}, Merge: "person", Poll: 30 * time.Second}},
 		},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/awslabs/operatorpkg/controller"
 	"k8s.io/utils/clock"
@@ -29,7 +30,7 @@ const (
 
 // newGit returns the settings of a repository with the defaults.
 func newGit() Git {
-	return Git{Forge: Forge{Quorum: 1, Merge: mergeByPerson, Poll: 30 * time.Second}}
+	return Git{Forge: Forge{Quorum: 1, Labels: []string{"numaform"}, Merge: mergeByPerson, Poll: 30 * time.Second}}
 }
 
 // check returns all errors in the configuration of the forge.
@@ -42,6 +43,7 @@ func (f *Forge) check() []error {
 	if f.Kind != "" && !slices.Contains(kinds, f.Kind) {
 		mistakes = append(mistakes, fmt.Errorf("fleet.git.forge.kind %q: %s", f.Kind, didYouMean(f.Kind, kinds)))
 	}
+	mistakes = append(mistakes, f.checkAsked()...)
 	if f.Kind == "" && (f.URL != "" || len(f.Approvers) > 0 || f.Merge == mergeAuto) {
 		mistakes = append(mistakes, fmt.Errorf("fleet.git.forge: kind is not set, so there are no pull requests: set it to %s", strings.Join(kinds, ", ")))
 	}
@@ -58,6 +60,34 @@ func (f *Forge) check() []error {
 		mistakes = append(mistakes, fmt.Errorf("fleet.git.forge.poll: %s: must be at least 1s", f.Poll))
 	}
 	return mistakes
+}
+
+// checkAsked returns the errors in the labels and reviewers, with the smallest bounds of all
+// forges: 50 characters (GitHub, Gitea), no comma (GitLab), and 15 reviewers (GitHub).
+func (f *Forge) checkAsked() []error {
+	var mistakes []error
+	for _, label := range f.Labels {
+		if strings.TrimSpace(label) != label || label == "" || strings.Contains(label, ",") || utf8.RuneCountInString(label) > 50 {
+			mistakes = append(mistakes, fmt.Errorf("fleet.git.forge.labels: %q: must have 1 to 50 characters, no comma, and no space at an end", label))
+		}
+	}
+	for _, user := range f.Reviewers {
+		if user == "" || strings.ContainsAny(user, "/@ ") {
+			mistakes = append(mistakes, fmt.Errorf("fleet.git.forge.reviewers: %q: must be the name of a user; for teams, use the repository's CODEOWNERS", user))
+		}
+	}
+	if len(f.Reviewers) > 15 {
+		mistakes = append(mistakes, fmt.Errorf("fleet.git.forge.reviewers: %d users: at most 15 can be asked", len(f.Reviewers)))
+	}
+	return mistakes
+}
+
+// Asked returns the users who are asked to review a pull request.
+func (f *Forge) Asked() []string {
+	if len(f.Reviewers) > 0 {
+		return f.Reviewers
+	}
+	return f.Approvers
 }
 
 // OpenForge returns the client of the forge with the fleet's repository, or nil if none is
@@ -96,7 +126,11 @@ func (b *builder) reviewers(approvals *approval.Approvals, fleetScaler *scaler.S
 		Plans: approvals, Repository: b.repository, Forge: b.forge, ClusterID: b.config.ClusterID, Branch: b.config.Fleet.Git.branch(),
 		Policy:    review.Policy{Approvers: settings.Approvers, Quorum: settings.Quorum, Merge: settings.Merge == mergeAuto},
 		Reference: func(number int) string { return fmt.Sprintf(reference, number) },
-		Check:     check.run, Every: settings.Poll, Clock: b.clock, Events: b.recorder,
+		FileURLs: func(request *forge.PullRequest, commit, file string) (content, page string) {
+			return forge.FileURLs(forge.Kind(settings.Kind), request, commit, file)
+		},
+		Labels: settings.Labels, Reviewers: settings.Asked(),
+		Check: check.run, Every: settings.Poll, Clock: b.clock, Events: b.recorder,
 	})}
 }
 

@@ -88,6 +88,9 @@ func TestForgeMistakes(t *testing.T) {
 		"{kind: gitea, quorum: 2}":        "fleet.git.forge.quorum: 2",
 		"{kind: gitea, poll: 10ms}":       "fleet.git.forge.poll",
 		"{kind: gitea, approver: [a, b]}": "approver",
+		"{kind: gitea, labels: ['a,b']}":  `fleet.git.forge.labels: "a,b"`,
+		"{kind: gitea, labels: ['']}":     `fleet.git.forge.labels: ""`,
+		"{kind: gitea, reviewers: [a/b]}": "CODEOWNERS",
 	} {
 		path := filepath.Join(t.TempDir(), "numaform.yaml")
 		text := "clusterID: lab\nclusters: [{region: lab, url: 'https://pve:8006'}]\nfleet: {git: {remote: 'https://git.example/f.git', forge: " + settings + "}}\n"

@@ -43,11 +43,12 @@ var hostile = []string{
 func plan(n int, text func(i int) string) *v1alpha1.ScalePlan {
 	p := &v1alpha1.ScalePlan{ObjectMeta: metav1.ObjectMeta{Name: "web-up-c0ffee"}, Spec: v1alpha1.ScalePlanSpec{
 		Direction: v1alpha1.ScaleUp, NodePools: []string{"web"}, RequestedBy: "provisioning", Why: text(0),
-		Summary: fmt.Sprintf("create %d VMs", n), Cost: "0.12 per hour", PlanHash: hash,
+		Summary: fmt.Sprintf("%d to create", n), Cost: "+0.12 EUR/h (about +87.60 EUR/month): +4 vCPUs, +8 GiB memory", PlanHash: hash,
 		Reasons: []string{text(1)}, Verdict: v1alpha1.ScalePlanVerdict{Decision: v1alpha1.VerdictNeedsApproval},
 	}}
 	var diff strings.Builder
 	for host := range min(n, 8) {
+		p.Spec.Hosts = append(p.Spec.Hosts, v1alpha1.ScalePlanHost{Host: fmt.Sprintf("r/pve-%d", host)})
 		fmt.Fprintf(&diff, "# Host r/pve-%d\nneeds approval\n\n", host)
 		for i := host; i < n; i += 8 {
 			fmt.Fprintf(&diff, "  # module.web-%d will be created\n  + resource \"vm\" {\n      + description = %s\n    }\n", i, text(i))
@@ -141,7 +142,7 @@ func TestOf(t *testing.T) {
 		} {
 			t.Run(fmt.Sprintf("%d/%s", n, name), func(t *testing.T) {
 				p := plan(n, text)
-				title, body := prtext.Of(p, "proposals/web-up-c0ffee.diff", "")
+				title, body := prtext.Of(p, "proposals/web-up-c0ffee.diff", "", nil)
 				check(t, title, body, n)
 				t.Logf("%d bytes", len(body))
 				if !strings.Contains(body, fmt.Sprintf("**total:** %d VM", n)) || !strings.Contains(body, fmt.Sprintf("%d created", n)) {
@@ -151,30 +152,95 @@ func TestOf(t *testing.T) {
 					t.Error("the text does not say that VMs are missing")
 				}
 				p.Spec.Summary = text(2)
-				title, body = prtext.Of(p, "proposals/"+text(3), text(4))
+				title, body = prtext.Of(p, "proposals/"+text(3), text(4), []prtext.Picture{{Host: text(5), Content: "https://git.example/" + text(6), Page: "https://git.example/" + text(6)}})
 				check(t, title, body, n)
 			})
 		}
 	}
 }
 
-// TestGolden shows a text as people see it.
-func TestGolden(t *testing.T) {
-	p := plan(3, func(i int) string { return fmt.Sprintf("pod-%d needs 4 CPUs", i) })
-	title, body := prtext.Of(p, "proposals/web-up-c0ffee.diff", "The plan after the merge was different: this is the new one.")
-	got := title + "\n\n" + body
-	name := filepath.Join("testdata", "three.md")
-	if *update {
-		if err := os.WriteFile(name, []byte(got), 0o600); err != nil {
-			t.Fatal(err)
+// pictures returns the pictures of the first hosts of a plan.
+func pictures(n int) []prtext.Picture {
+	list := make([]prtext.Picture, n)
+	for i := range list {
+		host := fmt.Sprintf("r/pve-%d", i)
+		at := fmt.Sprintf("acme/fleet/%%s/c0ffee/proposals/web-up-c0ffee.r.pve-%d.svg", i)
+		list[i] = prtext.Picture{Host: host, Content: "https://git.example/" + fmt.Sprintf(at, "raw"), Page: "https://git.example/" + fmt.Sprintf(at, "blob")}
+	}
+	return list
+}
+
+// placement is a reason of the planner.
+func placement(i int) string {
+	return fmt.Sprintf("fits in NUMA node %d: 4 whole cores of one L3 cache, memory from the same node; leaves %d CPUs, 12 GiB", i%4, 32-i%8*4)
+}
+
+// ordinary returns a plan that creates n VMs, with the content of ordinary plans.
+func ordinary(n int) *v1alpha1.ScalePlan {
+	p := plan(n, placement)
+	p.Spec.Why = fmt.Sprintf("%d pods need new nodes", 2*n)
+	if n == 1 {
+		p.Spec.Why = "2 pods need a new node"
+	}
+	p.Spec.Reasons = []string{fmt.Sprintf("limit: %d VMs are created in one change, and limits.per_change allows 0 without approval", n)}
+	for i := range p.Spec.VMs {
+		vm := &p.Spec.VMs[i]
+		vm.Reason, vm.Pods = placement(i), []string{fmt.Sprintf("shop/web-%d", i), fmt.Sprintf("shop/cart-%d", i)}
+		if i%5 == 4 {
+			vm.InstanceType = "c1.16VCPU-32GB"
 		}
 	}
-	want, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
+	return p
+}
+
+// TestGolden shows texts as people see them: for few and many VMs, for a removal, and for a
+// mixture of changes.
+func TestGolden(t *testing.T) {
+	mixed := ordinary(2)
+	mixed.Spec.Why, mixed.Spec.RequestedBy, mixed.Spec.Direction = "underutilized nodes can be removed", "disruption/underutilized", v1alpha1.ScaleDown
+	mixed.Spec.Reasons = []string{"scale-down of NodePool web is manual"}
+	mixed.Spec.Summary, mixed.Spec.Cost = "1 to create, 2 to delete on r/pve-0, r/pve-1", "-0.08 EUR/h (about -58.40 EUR/month): -4 vCPUs, -8 GiB memory"
+	mixed.Spec.VMs = []v1alpha1.ScalePlanVM{
+		{Action: v1alpha1.ScalePlanDelete, Name: "web-2001", Host: "r/pve-0", NodePool: "web", InstanceType: "c1.4VCPU-8GB", Reason: "underutilized", Pods: []string{"shop/web-1", "shop/web-2", "and 7 more"}},
+		{Action: v1alpha1.ScalePlanDelete, Name: "web-2002", Host: "r/pve-1", NodePool: "web", InstanceType: "c1.4VCPU-8GB", Reason: "underutilized"},
+		{Action: v1alpha1.ScalePlanCreate, NodePool: "web", InstanceType: "c1.4VCPU-8GB", Reason: "replaces removed nodes; its placement is decided when it is created"},
 	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("(-want +got)\n%s", diff)
+	wake := ordinary(1)
+	wake.Spec.VMs[0].Action, wake.Spec.VMs[0].Name, wake.Spec.Cost, wake.Spec.Why = v1alpha1.ScalePlanWake, "web-2001", "", "pods need these standby VMs"
+	local := ordinary(5) // on the command line
+	local.Name, local.Spec.DiffSHA256 = "", ""
+	three := plan(3, func(i int) string { return fmt.Sprintf("pod-%d needs 4 CPUs", i) })
+	for name, c := range map[string]struct {
+		plan     *v1alpha1.ScalePlan
+		note     string
+		pictures int
+	}{
+		"three": {three, "The plan after the merge was different: this is the new one.", 3},
+		"one":   {ordinary(1), "", 1},
+		"five":  {local, "", 0},
+		"fifty": {ordinary(50), "", 6},
+		"mixed": {mixed, "", 2},
+		"wake":  {wake, "", 0},
+	} {
+		file := "proposals/web-up-c0ffee.diff"
+		if c.plan.Name == "" {
+			file = ""
+		}
+		title, body := prtext.Of(c.plan, file, c.note, pictures(c.pictures))
+		got := title + "\n\n" + body
+		path := filepath.Join("testdata", name+".md")
+		if *update {
+			if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(string(want), got); diff != "" {
+			t.Errorf("%s (-want +got)\n%s", name, diff)
+		}
 	}
 }
 
@@ -185,7 +251,7 @@ func TestAnyContent(t *testing.T) {
 		n := rapid.IntRange(1, 40).Draw(t, "n")
 		texts := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) string { return strings.Join(parts.Draw(t, "parts"), "") }), 8, 8).Draw(t, "texts")
 		p := plan(n, func(i int) string { return texts[i%len(texts)] })
-		title, body := prtext.Of(p, "proposals/x.diff", texts[5])
+		title, body := prtext.Of(p, "proposals/x.diff", texts[5], nil)
 		check(t, title, body, n)
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/internal/forge"
 	"github.com/numaform/numaform/internal/logkey"
+	"github.com/numaform/numaform/internal/prtext"
 )
 
 // pass is one comparison of all plans with their pull requests.
@@ -169,23 +171,25 @@ func (p *pass) propose(ctx context.Context, plan *v1alpha1.ScalePlan, note strin
 			branch = request.Branch
 		}
 	}
-	head, err := p.config.Repository.Propose(ctx, proposal(plan, branch))
+	proposed := p.proposal(plan, branch)
+	head, err := p.config.Repository.Propose(ctx, proposed)
 	if err != nil {
 		return err
 	}
-	title, body := p.text(plan, note)
+	p.drawn[head] = slices.Sorted(maps.Keys(proposed.Pictures))
+	title, body := prtext.Of(plan, "proposals/"+plan.Name+".diff", note, nil)
 	at := slices.IndexFunc(p.open, func(o forge.PullRequest) bool { return o.Head == branch && o.Base == p.config.Branch && !o.Fork })
 	var request forge.PullRequest
 	if at >= 0 {
 		p.open[at].HeadSHA = head
 		request = p.open[at]
-		err = p.config.Forge.Edit(ctx, request.Number, title, body)
 	} else {
 		request, err = p.config.Forge.Create(ctx, forge.NewPullRequest{
-			Head: branch, Title: title, Body: body, Labels: []string{"numaform"}, Reviewers: p.config.Policy.Approvers,
+			Head: branch, Title: title, Body: body, Labels: p.config.Labels, Reviewers: p.config.Reviewers,
 		})
 		if incomplete := new(forge.IncompleteError); errors.As(err, &incomplete) {
-			log.FromContext(ctx).Info("the forge refused the label or the reviewers of a pull request", logkey.PullRequest, request.Number, logkey.Message, incomplete.Error())
+			// The change does not depend on them.
+			log.FromContext(ctx).Info("opened a pull request without all labels and reviewers", logkey.PullRequest, request.Number, logkey.Message, incomplete.Error())
 			err = nil
 		}
 	}
@@ -200,6 +204,10 @@ func (p *pass) propose(ctx context.Context, plan *v1alpha1.ScalePlan, note strin
 		return err
 	}
 	log.FromContext(ctx).Info("opened pull request", logkey.ScalePlan, plan.Name, logkey.PullRequest, request.Number)
+	// Only an open pull request has an address, from which those of its pictures follow.
+	if err := p.retext(ctx, plan, &request); err != nil {
+		return err
+	}
 	if replaced != nil {
 		closed := *replaced.Status.PullRequest
 		closed.Closed = true
@@ -238,10 +246,12 @@ func (p *pass) openAt(number int) *forge.PullRequest {
 func (p *pass) restore(ctx context.Context, plan *v1alpha1.ScalePlan, request *forge.PullRequest) error {
 	known := plan.Status.PullRequest
 	if request.HeadSHA != known.Head {
-		head, err := p.config.Repository.Propose(ctx, proposal(plan, known.Branch))
+		proposed := p.proposal(plan, known.Branch)
+		head, err := p.config.Repository.Propose(ctx, proposed)
 		if err != nil {
 			return err
 		}
+		p.drawn[head] = slices.Sorted(maps.Keys(proposed.Pictures))
 		log.FromContext(ctx).Info("restored the branch of a pull request, which another client had changed",
 			logkey.ScalePlan, plan.Name, logkey.PullRequest, known.Number)
 		restored := *known
@@ -251,12 +261,22 @@ func (p *pass) restore(ctx context.Context, plan *v1alpha1.ScalePlan, request *f
 		}
 		request.HeadSHA = head
 	}
-	if title, body := p.text(plan, known.Note); request.Title != title || !sameText(request.Body, body) {
-		if err := p.config.Forge.Edit(ctx, request.Number, title, body); err != nil {
-			return fmt.Errorf("updating pull request #%d: %w", request.Number, err)
-		}
+	if err := p.retext(ctx, plan, request); err != nil {
+		return err
 	}
 	return p.state(ctx, plan.Status.PullRequest.Head, forge.Success, statusOf(plan))
+}
+
+// retext sets the title and the text of a pull request, unless it has them already.
+func (p *pass) retext(ctx context.Context, plan *v1alpha1.ScalePlan, request *forge.PullRequest) error {
+	title, body, err := p.text(ctx, plan, request)
+	if err != nil || request.Title == title && sameText(request.Body, body) {
+		return err
+	}
+	if err := p.config.Forge.Edit(ctx, request.Number, title, body); err != nil {
+		return fmt.Errorf("updating pull request #%d: %w", request.Number, err)
+	}
+	return nil
 }
 
 // sameText reports whether two texts are equal, apart from spaces at the ends of lines,
@@ -305,7 +325,7 @@ func (p *pass) await(ctx context.Context, plan *v1alpha1.ScalePlan, request *for
 // Otherwise nothing is approved, and the pull request is opened again.
 func (p *pass) merged(ctx context.Context, plan *v1alpha1.ScalePlan, request *forge.PullRequest) error {
 	known := plan.Status.PullRequest
-	exact, err := p.config.Repository.HasProposal(ctx, plan.Name, proposal(plan, known.Branch).Content)
+	exact, err := p.config.Repository.HasProposal(ctx, plan.Name, p.proposal(plan, known.Branch).Content)
 	if err != nil {
 		return err
 	}

@@ -23,6 +23,9 @@ type Plans interface {
 	Plans(ctx context.Context) ([]v1alpha1.ScalePlan, error)
 	// Undecided reports whether a plan is pending and was neither approved nor rejected.
 	Undecided(plan *v1alpha1.ScalePlan) bool
+	// Pictures returns images of a plan's hosts before and after the change, by host; nil if
+	// there are none.
+	Pictures(plan string) map[string][]byte
 	// SetPullRequest records the pull request of a plan, with its decision.
 	SetPullRequest(ctx context.Context, plan string, request *v1alpha1.ScalePlanPullRequest) error
 }
@@ -31,6 +34,8 @@ type Plans interface {
 type Repository interface {
 	Read(ctx context.Context) (generator.Files, store.Revision, error)
 	Propose(ctx context.Context, p store.Proposal) (commit string, err error)
+	PicturePath(name, picture string) string
+	Pictures(ctx context.Context, branch, commit, name string, pictures ...string) ([]string, error)
 	HasProposal(ctx context.Context, name string, content []byte) (bool, error)
 	DropProposals(ctx context.Context, at time.Time, names ...string) error
 	DropBranch(ctx context.Context, branch, commit string) error
@@ -65,6 +70,11 @@ type Config struct {
 	Branch string
 	// Reference returns the reference of a pull request's head in the fleet's repository.
 	Reference func(number int) string
+	// FileURLs returns the addresses of a file of a commit, as forge.FileURLs; nil means that
+	// texts have no pictures.
+	FileURLs func(request *forge.PullRequest, commit, file string) (content, page string)
+	// Labels and Reviewers are set when a pull request is opened.
+	Labels, Reviewers []string
 	// Check evaluates pull requests of persons; nil ignores them.
 	Check Check
 	// Every is the interval between requests to the forge.
@@ -78,6 +88,8 @@ type Reviewer struct {
 	config Config
 	// stated are the commits that have numaform's status, with its text.
 	stated map[string]string
+	// drawn are the pictures on a branch, by its head.
+	drawn map[string][]string
 	// checked are the commits of persons that were checked, with the revision of the fleet.
 	checked map[string]bool
 	// stray are pull requests that belonged to no plan in the last pass.
@@ -93,7 +105,7 @@ type Reviewer struct {
 func New(config Config) *Reviewer {
 	config.Policy.Quorum = max(config.Policy.Quorum, 1)
 	return &Reviewer{
-		config: config, stated: map[string]string{}, checked: map[string]bool{}, stray: map[int]bool{},
+		config: config, stated: map[string]string{}, checked: map[string]bool{}, stray: map[int]bool{}, drawn: map[string][]string{},
 		reopened: map[string]time.Time{}, failing: map[string]bool{},
 	}
 }

@@ -56,6 +56,8 @@ func (p *plans) Undecided(plan *v1alpha1.ScalePlan) bool {
 	return plan.Status.Phase == v1alpha1.ScalePlanPending && approved == "" && rejected == ""
 }
 
+func (p *plans) Pictures(string) map[string][]byte { return nil }
+
 func (p *plans) SetPullRequest(_ context.Context, name string, request *v1alpha1.ScalePlanPullRequest) error {
 	for i := range *p {
 		if (*p)[i].Name == name {
@@ -123,7 +125,7 @@ func newBench(t *testing.T, at kind, policy review.Policy) *bench {
 	b.clock = clocktesting.NewFakePassiveClock(time.Unix(1767225600, 0))
 	b.config = review.Config{
 		Plans: b.plans, Repository: pushing{b.git, b.forge}, Forge: b.forge, Policy: policy, ClusterID: "lab", Branch: "main",
-		Every: time.Minute, Clock: b.clock, Events: b.events,
+		Every: time.Minute, Clock: b.clock, Events: b.events, Labels: []string{"numaform"}, Reviewers: policy.Approvers,
 		Reference: func(number int) string { return fmt.Sprintf("refs/pull/%d/head", number) },
 	}
 	if at != "" {
@@ -208,6 +210,13 @@ func (b *bench) pass() {
 
 // restart replaces the reviewer by a new one, as after a restart of the controller.
 func (b *bench) restart() { b.reviewer = review.New(b.config) }
+
+// drawn are plans of which each has a picture of lab/pve-1.
+type drawn struct{ *plans }
+
+func (drawn) Pictures(plan string) map[string][]byte {
+	return map[string][]byte{"lab/pve-1": []byte("<svg>" + plan + "</svg>")}
+}
 
 // request returns the recorded pull request of a plan.
 func (b *bench) request(name string) *v1alpha1.ScalePlanPullRequest {
@@ -1103,4 +1112,82 @@ func testManyForks(t *testing.T, at kind) {
 	if status, _ := b.forge.Status(head, "numaform/plan"); status.Description != "fine" {
 		t.Errorf("status %+v", status)
 	}
+}
+
+// TestPictures shows the pictures of a plan: they are on the branch at the commit that is
+// reviewed, stay the same after a restart without them, and are removed with the proposal.
+func TestPictures(t *testing.T) { everywhere(t, testPictures) }
+
+func testPictures(t *testing.T, at kind) {
+	b := newBench(t, at, oneOfTwo)
+	b.config.Plans = drawn{b.plans}
+	b.config.FileURLs = func(request *forge.PullRequest, commit, file string) (content, page string) {
+		return strings.TrimSuffix(request.URL, "/pulls/1") + "/raw/" + commit + "/" + file, request.URL
+	}
+	b.restart()
+	b.add("workers-up-1", "1")
+	b.pass()
+	request := *b.request("workers-up-1")
+	image := "](https://forge.example.com/fleet/raw/" + request.Head + "/proposals/workers-up-1.lab.pve-1.svg)"
+	first := b.at(1).Body
+	if !strings.Contains(first, image) {
+		t.Errorf("no image %s in\n%s", image, first)
+	}
+	if got := b.run(b.remote, "show", request.Branch+":proposals/workers-up-1.lab.pve-1.svg"); got != "<svg>workers-up-1</svg>" {
+		t.Errorf("the branch has the picture %q", got)
+	}
+
+	b.config.Plans = b.plans // after a restart, there are no pictures in memory
+	b.restart()
+	b.pass()
+	if now := b.at(1); now.Body != first || now.HeadSHA != request.Head {
+		t.Errorf("after a restart, the head is %s with the text\n%s", now.HeadSHA, now.Body)
+	}
+	b.forge.Review(1, "alice", forge.Approved)
+	b.merge("workers-up-1", "squash")
+	b.pass()
+	b.wantApproved("workers-up-1", "alice")
+	b.plan("workers-up-1").Status.Phase = v1alpha1.ScalePlanApplied
+	b.pass()
+	if got := b.run(b.remote, "ls-tree", "-r", "--name-only", "main"); strings.Contains(got, "svg") {
+		t.Errorf("main has the files %q", got)
+	}
+}
+
+// refusing is a forge that opens pull requests without their labels and reviewers.
+type refusing struct{ forge.Client }
+
+func (f refusing) Create(ctx context.Context, request forge.NewPullRequest) (forge.PullRequest, error) {
+	request.Labels, request.Reviewers = nil, nil
+	opened, err := f.Client.Create(ctx, request)
+	if err == nil {
+		err = &forge.IncompleteError{Number: opened.Number, Err: errors.New("the label is not permitted")}
+	}
+	return opened, err
+}
+
+// TestLabels sets labels and reviewers, and does not stop where the forge refuses them.
+func TestLabels(t *testing.T) { everywhere(t, testLabels) }
+
+func testLabels(t *testing.T, at kind) {
+	b := newBench(t, at, oneOfTwo)
+	b.config.Labels, b.config.Reviewers = []string{"numaform", "scale"}, []string{"alice"}
+	b.restart()
+	b.add("workers-up-1", "1")
+	b.pass()
+	if labels, reviewers := b.forge.Asked(1); !slices.Equal(labels, b.config.Labels) || !slices.Equal(reviewers, b.config.Reviewers) {
+		t.Errorf("labels %q, reviewers %q", labels, reviewers)
+	}
+
+	b.config.Forge = refusing{b.config.Forge}
+	b.restart()
+	b.add("other-up-2", "2", func(plan *v1alpha1.ScalePlan) { plan.Spec.NodePools = []string{"other"} })
+	b.pass()
+	if request := b.request("other-up-2"); request.Number != 2 {
+		t.Errorf("the pull request is %+v", request)
+	}
+	b.forge.Review(2, "alice", forge.Approved)
+	b.merge("other-up-2", "squash")
+	b.pass()
+	b.wantApproved("other-up-2", "alice")
 }

@@ -1,10 +1,12 @@
 package review
 
 import (
+	"context"
 	"fmt"
 	"strings"
 
 	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/internal/forge"
 	"github.com/numaform/numaform/internal/prtext"
 	"github.com/numaform/numaform/internal/store"
 )
@@ -42,17 +44,21 @@ func about(plan *v1alpha1.ScalePlan) []string {
 	return lines
 }
 
-// proposal returns the file of a plan on its branch. The same plan has the same file, so it
-// can be recognized after a merge of any kind.
-func proposal(plan *v1alpha1.ScalePlan, branch string) store.Proposal {
+// proposal returns the file of a plan on its branch, and its pictures. The same plan has the
+// same file, so it can be recognized after a merge of any kind; its pictures can differ.
+func (r *Reviewer) proposal(plan *v1alpha1.ScalePlan, branch string) store.Proposal {
 	var b strings.Builder
 	b.WriteString("# numaform proposal 1. DO NOT EDIT: numaform applies only exactly this plan.\n")
 	for _, line := range about(plan) {
 		b.WriteString("# " + line + "\n")
 	}
 	b.WriteString("\n" + plan.Spec.Diff)
+	pictures := map[string][]byte{}
+	for host, content := range r.config.Plans.Pictures(plan.Name) {
+		pictures[pictureOf(host)] = content
+	}
 	return store.Proposal{
-		Branch: branch, Name: plan.Name, Content: []byte(b.String()), Time: plan.CreationTimestamp.UTC(),
+		Branch: branch, Name: plan.Name, Content: []byte(b.String()), Pictures: pictures, Time: plan.CreationTimestamp.UTC(),
 		Message: fmt.Sprintf("numaform: propose %s\n\n%s\n\nNumaform-ScalePlan: %s\nNumaform-Digest: %s\n",
 			plan.Name, plan.Spec.Summary, plan.Name, plan.Spec.PlanHash),
 	}
@@ -74,6 +80,11 @@ func clip(text string, most int) string {
 
 // text returns the title and the text of a plan's pull request. Nothing in them is ever read
 // again: they are for people.
-func (r *Reviewer) text(plan *v1alpha1.ScalePlan, note string) (title, body string) {
-	return prtext.Of(plan, "proposals/"+plan.Name+".diff", note)
+func (p *pass) text(ctx context.Context, plan *v1alpha1.ScalePlan, request *forge.PullRequest) (title, body string, err error) {
+	pictures, err := p.shown(ctx, plan, request)
+	if err != nil {
+		return "", "", err
+	}
+	title, body = prtext.Of(plan, "proposals/"+plan.Name+".diff", plan.Status.PullRequest.Note, pictures)
+	return title, body, nil
 }

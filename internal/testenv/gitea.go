@@ -128,6 +128,16 @@ ENABLED = false
 `, url, host, port, dir, static, PageSize)
 }
 
+// Show makes the server deliver a front end, which tools/gitea.sh does not build. public is the
+// directory with that name after a build of Gitea's front end.
+func (f *Forge) Show(public string) error {
+	custom := filepath.Join(f.dir, "custom")
+	if err := os.MkdirAll(custom, 0o750); err != nil {
+		return err
+	}
+	return errors.Join(f.Stop(), os.Symlink(public, filepath.Join(custom, "public")), f.Resume())
+}
+
 // Stop stops the server and keeps its data.
 func (f *Forge) Stop() error { return f.server.stop() }
 

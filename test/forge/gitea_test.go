@@ -142,6 +142,7 @@ func TestGitea(t *testing.T) {
 		{"renamed", testGiteaRenamed},
 		{"comments", testGiteaComments},
 		{"text", testGiteaText},
+		{"picture", testGiteaPicture},
 		{"down", testGiteaDown}, // the last one, because it stops the server
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, v) })
@@ -514,6 +515,28 @@ func testGiteaComments(t *testing.T, v *village) {
 	}
 }
 
+// render returns the HTML of a text in a repository.
+func (v *village) render(t *testing.T, repository, text string) string {
+	t.Helper()
+	sent := string(must(json.Marshal(map[string]any{"Text": text, "Mode": "comment", "Context": repository})))
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, v.URL+"/api/v1/markdown", strings.NewReader(sent))
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Content-Type", "application/json")
+	request.Header.Set("Authorization", "token "+v.bot)
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close() //nolint:errcheck // it is read
+	page, err := io.ReadAll(response.Body)
+	if err != nil || response.StatusCode != http.StatusOK {
+		t.Fatalf("%s, %v", response.Status, err)
+	}
+	return string(page)
+}
+
 // testGiteaText opens a pull request with the text of a large plan whose content mentions
 // people and contains markup, and checks what the forge makes of it.
 func testGiteaText(t *testing.T, v *village) {
@@ -530,7 +553,7 @@ func testGiteaText(t *testing.T, v *village) {
 			Action: v1alpha1.ScalePlanCreate, Host: fmt.Sprintf("r/pve-%d", i%8), NodePool: "web", Reason: hostile, Pods: []string{hostile, "shop/web"},
 		})
 	}
-	title, body := prtext.Of(plan, "proposals/x.diff", "")
+	title, body := prtext.Of(plan, "proposals/x.diff", "", nil)
 	opened, err := client.Create(ctx, forge.NewPullRequest{Head: "numaform/a", Title: title, Body: body})
 	if err != nil {
 		t.Fatal(err)
@@ -539,23 +562,7 @@ func testGiteaText(t *testing.T, v *village) {
 		t.Errorf("the forge changed the text of %d bytes to one of %d", len(body), len(opened.Body))
 	}
 
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, v.URL+"/api/v1/markdown",
-		strings.NewReader(string(must(json.Marshal(map[string]any{"Text": body, "Mode": "comment", "Context": "ops/text"})))))
-	if err != nil {
-		t.Fatal(err)
-	}
-	request.Header.Set("Content-Type", "application/json")
-	request.Header.Set("Authorization", "token "+v.bot)
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer response.Body.Close() //nolint:errcheck // it is read
-	page, err := io.ReadAll(response.Body)
-	if err != nil || response.StatusCode != http.StatusOK {
-		t.Fatalf("%s, %v", response.Status, err)
-	}
-	html := string(page)
+	html := v.render(t, "ops/text", body)
 	for _, bad := range []string{"<a ", "<img", "mention", "onerror=alert(1)>"} {
 		if strings.Contains(html, bad) {
 			t.Errorf("the page contains %q", bad)
@@ -564,7 +571,7 @@ func testGiteaText(t *testing.T, v *village) {
 	if n := strings.Count(html, "<strong>digest:</strong>"); n != 1 {
 		t.Errorf("the page has %d lines with a digest", n)
 	}
-	if opened, closed := strings.Count(html, "<details"), strings.Count(html, "</details>"); opened != 1 || closed != 1 {
+	if opened, closed := strings.Count(html, "<details"), strings.Count(html, "</details>"); opened != 2 || closed != 2 { // the VMs, and a plan
 		t.Errorf("%d blocks are folded, %d are closed", opened, closed)
 	}
 	for name, token := range map[string]string{"ann": v.reviewer, "mallory": v.stranger} {

@@ -45,6 +45,8 @@ func (c *cluster) Undecided(plan *v1alpha1.ScalePlan) bool {
 	return plan.Status.Phase == v1alpha1.ScalePlanPending && approved == "" && rejected == ""
 }
 
+func (c *cluster) Pictures(string) map[string][]byte { return nil }
+
 func (c *cluster) SetPullRequest(_ context.Context, name string, request *v1alpha1.ScalePlanPullRequest) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
