@@ -46,6 +46,9 @@ const (
 	KindAccept        Kind = "accept"
 	KindAcceptRestore Kind = "accept-restore"
 	KindContinue      Kind = "continue"
+	// KindPutBack records that numaform pushed its copy of the history again, because the
+	// branch had lost it.
+	KindPutBack Kind = "put-back"
 )
 
 // Change is a planned change. Its record is written before the apply and is not changed
@@ -251,9 +254,71 @@ type Entry struct {
 	// display: no decision may depend on it.
 	Verified        bool `json:"verified"`
 	OutcomeVerified bool `json:"outcome_verified,omitempty"`
+	// Doubt is why the change's record is not verified, and OutcomeDoubt why only the outcome's
+	// is not; empty if it is verified, or if the key is not known. See Explain.
+	Doubt        Doubt `json:"doubt,omitempty"`
+	OutcomeDoubt Doubt `json:"outcome_doubt,omitempty"`
 	// Unreadable is the reason why this numaform cannot read the record of the change or of
 	// the outcome, or empty. Such a record is empty except for a change's ID and time.
 	Unreadable string `json:"unreadable,omitempty"`
+}
+
+// Doubt is why a record is not verified.
+type Doubt string
+
+// The reasons why a record is not verified.
+const (
+	// DoubtForged means that the record claims a place in this installation's log, or to be the
+	// outcome of its change, but is not what the installation wrote: it was edited or forged.
+	DoubtForged Doubt = "forged"
+	// DoubtUnsealed means that the record has neither a seal nor a MAC: a version without them
+	// wrote it, or it was forged.
+	DoubtUnsealed Doubt = "unsealed"
+	// DoubtOther means that this installation did not sign the record: another one wrote it, or
+	// it was forged.
+	DoubtOther Doubt = "other key"
+)
+
+// String describes the doubt in a sentence without a subject.
+func (d Doubt) String() string {
+	switch d {
+	case DoubtForged:
+		return "not what this installation signed: it was edited or forged"
+	case DoubtUnsealed:
+		return "without a seal and a MAC: a version without them wrote it, or it was forged"
+	case DoubtOther:
+		return "not signed by this installation: another one wrote it, or it was forged"
+	}
+	return ""
+}
+
+// Explain sets Doubt and OutcomeDoubt of entries after Key.Verify. Among the entries are
+// verified ones, whose logs are the installation's.
+func Explain(entries []Entry) {
+	mine := map[string]bool{}
+	for i := range entries {
+		e := &entries[i]
+		if e.Verified && e.Change.Seal != nil {
+			mine[e.Change.Seal.Log] = true
+		}
+	}
+	for i := range entries {
+		e := &entries[i]
+		e.Doubt, e.OutcomeDoubt = "", ""
+		seal := e.Change.Seal
+		switch {
+		case e.Verified:
+		case seal != nil && mine[seal.Log]:
+			e.Doubt = DoubtForged
+		case seal == nil && e.Change.MAC == "":
+			e.Doubt = DoubtUnsealed
+		default:
+			e.Doubt = DoubtOther
+		}
+		if e.Verified && e.Outcome != nil && !e.OutcomeVerified {
+			e.OutcomeDoubt = DoubtForged // only the installation itself adds an outcome to its change
+		}
+	}
 }
 
 // Result returns the outcome if it is verified, or nil.

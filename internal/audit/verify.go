@@ -34,13 +34,15 @@ const (
 	FaultCut Fault = "cut"
 	// FaultUnreadable means that the record cannot be read.
 	FaultUnreadable Fault = "unreadable"
+	// FaultApproval means that a signature of an approval is not valid for the change.
+	FaultApproval Fault = "approval"
 	// FaultCheckpoint means that no known key signed a checkpoint.
 	FaultCheckpoint Fault = "checkpoint"
 )
 
 // Faults returns all kinds of damage.
 func Faults() []Fault {
-	return []Fault{FaultCheckpoint, FaultCut, FaultEdited, FaultForked, FaultMissing, FaultUnreadable, FaultUnsealed}
+	return []Fault{FaultApproval, FaultCheckpoint, FaultCut, FaultEdited, FaultForked, FaultMissing, FaultUnreadable, FaultUnsealed}
 }
 
 // Rewritten reports whether a fault means that records of the history were removed or
@@ -140,13 +142,14 @@ type record struct {
 	by *translog.Key
 	// covered means that a log contains the record, although it has no seal.
 	covered bool
+	// invalid are the errors of the signatures of the change's approvals.
+	invalid []error
 }
 
 // Verify checks a complete history. It names each record that was edited, removed, moved or
 // added since its seal was signed.
 func Verify(entries []Entry, evidence Evidence) *Report {
-	v := &verifier{report: &Report{}, unsealed: map[translog.Leaf]*record{}, claims: map[place][]*record{}, roots: map[logID]map[int64][]tlog.Hash{}}
-	v.collect(entries, evidence)
+	v := collect(entries, evidence)
 	for _, id := range slices.SortedFunc(maps.Keys(v.roots), v.older) {
 		v.log(id, v.logs[id], v.roots[id])
 	}
@@ -157,6 +160,9 @@ func Verify(entries []Entry, evidence Evidence) *Report {
 		case r.logged.Seal != nil && r.by == nil:
 			v.add(FaultEdited, Finding{Log: r.logged.Seal.Log, Number: r.logged.Seal.Before.Size}, r,
 				"%s is not what a given key signed: its record was edited or forged, or another installation wrote it", describe(r.leaf))
+		}
+		for _, invalid := range r.invalid {
+			v.add(FaultApproval, Finding{}, r, "an approval of %s is not valid: %v", describe(r.leaf), invalid)
 		}
 	}
 	if !evidence.Since.IsZero() && !slices.ContainsFunc(v.report.Logs, func(l LogReport) bool { return !l.Signed.Before(evidence.Since) }) {
@@ -213,8 +219,11 @@ func (v *verifier) older(a, b logID) int {
 }
 
 // collect sorts records and checkpoints by their logs.
-func (v *verifier) collect(entries []Entry, evidence Evidence) {
-	v.keys = evidence.Keys
+func collect(entries []Entry, evidence Evidence) *verifier {
+	v := &verifier{
+		report: &Report{}, keys: evidence.Keys, unsealed: map[translog.Leaf]*record{}, logs: map[logID][]*record{},
+		claims: map[place][]*record{}, roots: map[logID]map[int64][]tlog.Hash{},
+	}
 	for i := range entries {
 		e := &entries[i]
 		if e.Unreadable != "" {
@@ -228,9 +237,8 @@ func (v *verifier) collect(entries []Entry, evidence Evidence) {
 			v.records = append(v.records, &record{leaf: e.Outcome.leaf(), logged: &e.Outcome.Logged, time: e.Outcome.Time})
 		}
 	}
-	checkSeals(v.records, v.keys)
+	checkSignatures(v.records, v.keys)
 
-	v.logs = map[logID][]*record{}
 	for _, r := range v.records {
 		seal := r.logged.Seal
 		switch {
@@ -265,6 +273,7 @@ func (v *verifier) collect(entries []Entry, evidence Evidence) {
 			}
 		}
 	}
+	return v
 }
 
 // checkpoint adds a checkpoint, or returns false if no key signed it.
@@ -284,12 +293,16 @@ func (v *verifier) checkpoint(signed []byte) bool {
 	return false
 }
 
-// checkSeals checks the seals of records in parallel, and sets by.
-func checkSeals(records []*record, keys []*translog.Key) {
+// checkSignatures checks the seals of records and the signatures of approvals in parallel, and
+// sets by and invalid.
+func checkSignatures(records []*record, keys []*translog.Key) {
 	group := &errgroup.Group{}
 	for part := range slices.Chunk(records, len(records)/runtime.GOMAXPROCS(0)+1) {
 		group.Go(func() error {
 			for _, r := range part {
+				if r.change != nil {
+					r.invalid = r.change.invalidSignatures()
+				}
 				if r.logged.Seal == nil {
 					continue
 				}
@@ -461,10 +474,19 @@ func (r *replay) unsealedBefore(next *record) {
 		if r.tree.Size != number { // a record that was reviewed later has this number
 			continue
 		}
-		r.advance(r.tree.Add(leaf))
-		if one == nil {
+		tree := r.tree.Add(leaf)
+		// A checkpoint is of a record that exists, and ends with it.
+		existed := slices.Contains(r.roots[tree.Size], tree.Root())
+		r.advance(tree)
+		switch {
+		case one != nil:
+		case existed:
+			r.add(FaultMissing, number, number, nil, "number %d of %s, %s, is missing: a signed checkpoint ends with it, so it was written, and removed later",
+				number, r.origin, describe(leaf))
+		default:
 			f := Finding{Log: r.origin, Number: number, Last: number, Change: leaf.ID, Kind: leaf.Kind, Record: leaf.Record}
-			f.Text = fmt.Sprintf("number %d of %s, %s, was never written: numaform was interrupted, or it waits for review", number, r.origin, describe(leaf))
+			f.Text = fmt.Sprintf("number %d of %s, %s, does not exist: numaform was interrupted before it wrote it, or it waits for review, "+
+				"or it was removed before the next record was written", number, r.origin, describe(leaf))
 			r.report.Unwritten = append(r.report.Unwritten, f)
 		}
 	}
@@ -535,8 +557,7 @@ type Sealed struct {
 // SealedBy returns the last record in each log of a key that entries contain, by the ID of
 // the log, and the leaves of all records of the key.
 func SealedBy(entries []Entry, key *translog.Key) (last map[string]Sealed, all map[translog.Leaf]bool) {
-	v := &verifier{report: &Report{}, unsealed: map[translog.Leaf]*record{}, claims: map[place][]*record{}, roots: map[logID]map[int64][]tlog.Hash{}}
-	v.collect(entries, Evidence{Keys: []*translog.Key{key}})
+	v := collect(entries, Evidence{Keys: []*translog.Key{key}})
 	last, all = map[string]Sealed{}, map[translog.Leaf]bool{}
 	for id, list := range v.logs {
 		for _, r := range list {

@@ -1,18 +1,23 @@
 package audit_test
 
 import (
+	"crypto/ed25519"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/crypto/ssh"
 	"golang.org/x/sys/unix"
 
 	"github.com/numaform/numaform/internal/audit"
 	"github.com/numaform/numaform/internal/enginetest"
+	"github.com/numaform/numaform/internal/signature"
 	"github.com/numaform/numaform/internal/translog"
+	"github.com/numaform/numaform/topology"
 )
 
 const cluster = "homelab"
@@ -394,6 +399,7 @@ func TestVerifyUnwritten(t *testing.T) {
 	var history, reviewed []audit.Entry
 	in.add(t, &history, change(0))
 	in.add(t, &reviewed, change(1)) // on a branch that is not merged yet
+	ended := in.checkpoint()
 	next := change(2)
 	for _, list := range reviewed {
 		for _, leafOf := range []func() (translog.Leaf, error){list.Change.Leaf, list.Outcome.Leaf} {
@@ -413,6 +419,116 @@ func TestVerifyUnwritten(t *testing.T) {
 	report = audit.Verify(slices.Concat(history[:1], reviewed, history[1:]), evidence)
 	if len(report.Findings) != 0 || len(report.Unwritten) != 0 {
 		t.Errorf("after the review: %+v", report)
+	}
+
+	// A checkpoint that ends with a record proves that the record was written.
+	evidence.Checkpoints = append(evidence.Checkpoints, ended)
+	report = audit.Verify(history, evidence)
+	if len(report.Findings) != 1 || report.Findings[0].Fault != audit.FaultMissing || report.Findings[0].Number != 3 || len(report.Unwritten) != 1 {
+		t.Errorf("with a checkpoint that ends with a missing record: %+v", report)
+	}
+	if report = audit.Verify(slices.Concat(history[:1], reviewed, history[1:]), evidence); len(report.Findings) != 0 {
+		t.Errorf("with a checkpoint that ends with an existing record: %+v", report)
+	}
+}
+
+// TestVerifyApprovals exchanges signatures of approvals before the records are sealed, as whoever
+// has the installation's key can: verification finds them without a list of allowed signers.
+func TestVerifyApprovals(t *testing.T) {
+	t.Parallel()
+	signers := make([]ssh.Signer, 2)
+	for i := range signers {
+		_, private, err := ed25519.GenerateKey(nil)
+		if err == nil {
+			signers[i], err = ssh.NewSignerFromKey(private)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	approval := func(plan string, signer ssh.Signer) audit.Approval {
+		t.Helper()
+		statement := signature.Statement{ClusterID: cluster, Hash: strings.Repeat("ab", 32), Subject: signature.ForScalePlan(plan, "uid")}
+		text, err := statement.Text()
+		if err != nil {
+			t.Fatal(err)
+		}
+		armored, err := signature.Sign(signer, text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return audit.Approval{
+			By: "ada", Digest: statement.Hash, ScalePlan: plan, Statement: string(text),
+			Signatures: []audit.Signature{{Signer: "ada", Key: ssh.FingerprintSHA256(signer.PublicKey()), Signature: armored}},
+		}
+	}
+	valid, other, bob := approval("a", signers[0]), approval("b", signers[0]), approval("a", signers[1])
+	for name, tt := range map[string]struct {
+		edit func(a *audit.Approval)
+		want string
+	}{
+		"valid":                    {func(*audit.Approval) {}, ""},
+		"of another plan":          {func(a *audit.Approval) { a.Statement, a.Signatures = other.Statement, other.Signatures }, "another change: scaleplan b"},
+		"signature of another":     {func(a *audit.Approval) { a.Signatures = other.Signatures }, "another text"},
+		"by another key":           {func(a *audit.Approval) { a.Signatures[0].Signature = bob.Signatures[0].Signature }, "it was made by key"},
+		"of another digest":        {func(a *audit.Approval) { a.Digest = strings.Repeat("cd", 32) }, "another change"},
+		"with another reason":      {func(a *audit.Approval) { a.BreakGlass = "hurry" }, "reason of the break-glass"},
+		"second host with another": {nil, "another text"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			in := install(t, "controller")
+			var history []audit.Entry
+			c := change(0)
+			first := valid
+			first.Signatures = slices.Clone(valid.Signatures)
+			c.Approval = nil
+			c.Hosts = []audit.HostPlan{{Host: topology.HostID{Region: "r", Host: "a"}, Approval: &first}}
+			if tt.edit != nil {
+				tt.edit(&first)
+			} else {
+				second := valid
+				second.Signatures = other.Signatures
+				c.Hosts = append(c.Hosts, audit.HostPlan{Host: topology.HostID{Region: "r", Host: "b"}, Approval: &second})
+			}
+			in.add(t, &history, c)
+			report := audit.Verify(history, audit.Evidence{Keys: []*translog.Key{in.signer.Key()}})
+			switch {
+			case tt.want == "" && len(report.Findings) == 0:
+			case tt.want == "" || len(report.Findings) != 1 || report.Findings[0].Fault != audit.FaultApproval || report.Findings[0].Change != c.ID ||
+				!strings.Contains(report.Findings[0].Text, tt.want):
+				t.Errorf("findings %+v, want %q", report.Findings, tt.want)
+			}
+		})
+	}
+}
+
+// TestExplain checks why records are not verified.
+func TestExplain(t *testing.T) {
+	t.Parallel()
+	in, stranger := install(t, "controller"), install(t, "stranger")
+	stranger.log = "2"
+	var history []audit.Entry
+	for i := range 3 {
+		in.add(t, &history, change(i))
+	}
+	stranger.add(t, &history, change(3))
+	history[1].Change.Why += "!"
+	history[2].Outcome.Duration++
+	history = append(copyOf(t, history), reread(t, audit.Entry{Change: change(4)}))
+	for i := range history {
+		in.key.Verify(cluster, nil, &history[i])
+	}
+	audit.Explain(history)
+	var got [][2]audit.Doubt
+	for _, e := range history {
+		got = append(got, [2]audit.Doubt{e.Doubt, e.OutcomeDoubt})
+	}
+	want := [][2]audit.Doubt{
+		{}, {audit.DoubtForged, ""}, {"", audit.DoubtForged}, {audit.DoubtOther, ""}, {audit.DoubtUnsealed, ""},
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 

@@ -24,7 +24,7 @@ type noteAttack struct {
 func noteAttacks() []noteAttack {
 	as := func(text string) func(*world, string) string { return func(*world, string) string { return text } }
 	return []noteAttack{
-		{name: "a failure", shown: "unverified outcome: failed on 1 of 1 hosts", note: func(w *world, was string) string {
+		{name: "a failure", shown: "forged outcome: failed on 1 of 1 hosts", note: func(w *world, was string) string {
 			forged := strings.Replace(was, `"host": `, `"error": "no room", "host": `, 1)
 			if forged == was {
 				w.t.Fatalf("the note names no host:\n%s", was)
@@ -34,11 +34,11 @@ func noteAttacks() []noteAttack {
 		{name: "of another change", shown: "unverified outcome: unreadable", note: func(_ *world, was string) string {
 			return strings.Replace(was, `"id": "2`, `"id": "3`, 1)
 		}},
-		{name: "control characters", shown: "unverified outcome", note: func(_ *world, was string) string {
+		{name: "control characters", shown: "forged outcome", note: func(_ *world, was string) string {
 			return strings.Replace(was, `"host": `, `"error": "\u001b]0;x\u0007", "host": `, 1)
 		}},
 		{name: "no record", shown: "unverified outcome: unreadable", note: as("looks good\n")},
-		{name: "of a newer format", shown: "unverified outcome: unreadable", note: func(_ *world, was string) string {
+		{name: "of a newer format", shown: "forged outcome: unreadable", note: func(_ *world, was string) string {
 			return strings.Replace(was, `"format": 1`, `"format": 99`, 1)
 		}},
 		{name: "deep", shown: "unverified outcome: unreadable", note: as(strings.Repeat("[", 1<<20))},
