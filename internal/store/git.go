@@ -71,6 +71,8 @@ type Git struct {
 	// locks is the directory of the lock files, in the clone.
 	locks     *Directory
 	interrupt interrupt
+	// copies is set by PutBack.
+	copies *copies
 
 	mu sync.Mutex
 	// withoutFleet contains the heads of other branches that contain no fleet.

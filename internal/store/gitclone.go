@@ -27,6 +27,9 @@ type repository struct {
 	// remote, branch and seenNotes are as last fetched, and notes also contains the notes
 	// that are not pushed yet.
 	branch, notes, seenNotes plumbing.ReferenceName
+	// kept is the last commit of the branch that numaform itself wrote, or relied on: see
+	// Git.PutBack. Only a repository with a remote has it.
+	kept plumbing.ReferenceName
 	// read is the number of bytes of files and records read so far.
 	read int64
 }
@@ -72,6 +75,7 @@ func (g *Git) open() (r *repository, err error) {
 	r.branch = plumbing.ReferenceName(prefix + "/branch")
 	r.notes = plumbing.ReferenceName(prefix + "/notes")
 	r.seenNotes = plumbing.ReferenceName(prefix + "/seen-notes")
+	r.kept = plumbing.ReferenceName(prefix + "/kept")
 	err = r.openAt(g.config.Clone)
 	if errors.Is(err, git.ErrRepositoryNotExists) {
 		err = r.create(g.config.Clone)

@@ -53,16 +53,12 @@ func (r *repository) stored() ([]Record, map[string]committedRecord, error) {
 		}
 	}
 	for id, at := range records {
-		record := Record{ID: id, Outcome: found[id].Outcome}
-		if record.Change, err = r.content(at.blob); err != nil {
-			return nil, nil, r.unreadRecord(fmt.Sprintf("%s of commit %.12s", at.path, at.commit), recordHint, true, err)
-		}
-		note, exists, err := r.noteOn(notes, at.commit)
-		if err == nil && exists {
-			record.Outcome, err = r.content(note)
-		}
+		record, err := r.recordOf(notes, id, at)
 		if err != nil {
-			return nil, nil, r.unreadRecord(fmt.Sprintf("in the note on commit %.12s", at.commit), recordHint, true, err)
+			return nil, nil, err
+		}
+		if record.Outcome == nil {
+			record.Outcome = found[id].Outcome
 		}
 		found[id] = record
 	}
@@ -72,6 +68,22 @@ func (r *repository) stored() ([]Record, map[string]committedRecord, error) {
 	}
 	sortRecords(list)
 	return list, records, nil
+}
+
+// recordOf reads a record, and the outcome in notes.
+func (r *repository) recordOf(notes *object.Tree, id string, at committedRecord) (record Record, err error) {
+	record.ID = id
+	if record.Change, err = r.content(at.blob); err != nil {
+		return record, r.unreadRecord(fmt.Sprintf("%s of commit %.12s", at.path, at.commit), recordHint, true, err)
+	}
+	note, exists, err := r.noteOn(notes, at.commit)
+	if err == nil && exists {
+		record.Outcome, err = r.content(note)
+	}
+	if err != nil {
+		return record, r.unreadRecord(fmt.Sprintf("in the note on commit %.12s", at.commit), recordHint, true, err)
+	}
+	return record, nil
 }
 
 // Restore commits the content of a backup: a commit for each record, because an outcome is a
@@ -109,37 +121,13 @@ func (r *repository) restore(ctx context.Context, base Revision, content *Conten
 		return fmt.Errorf("writing fleet into %s: nothing was written: %w", r.where(), err)
 	}
 
-	// The files are in the commit of the last record.
-	last := -1
-	for i := range added {
-		if added[i].Change != nil {
-			last = i
-		}
-	}
-	files := steps(have, content.Files)
-	next := head
 	commits := map[string]plumbing.Hash{}
 	for id, at := range records {
 		commits[id] = at.commit
 	}
-	for i := range added {
-		record := &added[i]
-		if record.Change == nil {
-			continue
-		}
-		list := []step{{Path: gitRecordName(record.ID), After: record.Change}}
-		if i == last {
-			list = append(list, files...)
-		}
-		if next, err = r.commitSteps(next, list, restoredMessage(record), timeOf(record.ID)); err != nil {
-			return err
-		}
-		commits[record.ID] = next
-	}
-	if last < 0 && len(files) > 0 {
-		if next, err = r.commitSteps(head, files, "numaform: restore the fleet's files from a backup\n", r.headTime(head)); err != nil {
-			return err
-		}
+	next, err := r.addRecords(head, added, steps(have, content.Files), commits)
+	if err != nil {
+		return err
 	}
 	if next != head {
 		if err := r.publish(ctx, head, next); err != nil {
@@ -149,8 +137,46 @@ func (r *repository) restore(ctx context.Context, base Revision, content *Conten
 	return r.restoreNotes(ctx, added, commits)
 }
 
-// restoreNotes adds the outcomes of a backup.
+// addRecords stores a commit for each record on top of head, and the files in the last one. It
+// adds the commits to commits, by change ID, and returns the last one.
+func (r *repository) addRecords(head plumbing.Hash, records []Record, files []step, commits map[string]plumbing.Hash) (next plumbing.Hash, err error) {
+	last := -1
+	for i := range records {
+		if records[i].Change != nil {
+			last = i
+		}
+	}
+	next = head
+	for i := range records {
+		record := &records[i]
+		if record.Change == nil {
+			continue
+		}
+		list := []step{{Path: gitRecordName(record.ID), After: record.Change}}
+		if i == last {
+			list = append(list, files...)
+		}
+		if next, err = r.commitSteps(next, list, restoredMessage(record), timeOf(record.ID)); err != nil {
+			return next, err
+		}
+		commits[record.ID] = next
+	}
+	if last < 0 && len(files) > 0 {
+		return r.commitSteps(head, files, "numaform: restore the fleet's files from a backup\n", r.headTime(head))
+	}
+	return next, nil
+}
+
+// restoreNotes adds outcomes to the commits of their changes, and pushes them.
 func (r *repository) restoreNotes(ctx context.Context, added []Record, commits map[string]plumbing.Hash) error {
+	if err := r.storeNotes(added, commits); err != nil {
+		return err
+	}
+	return r.pushNotes(ctx)
+}
+
+// storeNotes adds outcomes to the commits of their changes, in the clone.
+func (r *repository) storeNotes(added []Record, commits map[string]plumbing.Hash) error {
 	notes := map[string]blob{}
 	at := time.Time{}
 	for i := range added {
@@ -176,10 +202,7 @@ func (r *repository) restoreNotes(ctx context.Context, added []Record, commits m
 	if err != nil {
 		return err
 	}
-	if err := r.setNotes(head, tree, notes, "numaform: restore outcomes from a backup\n", at); err != nil {
-		return err
-	}
-	return r.pushNotes(ctx)
+	return r.setNotes(head, tree, notes, "numaform: restore outcomes\n", at)
 }
 
 // commitSteps stores a commit on top of a parent.

@@ -48,11 +48,20 @@ func (r *repository) records(since time.Time) (map[string]committedRecord, error
 	if err != nil {
 		return nil, fmt.Errorf("reading the log of branch %s: %w", r.config.Branch, err)
 	}
+	records, err := r.added(commits, since)
+	if err != nil {
+		return nil, fmt.Errorf("reading the log of branch %s: %w", r.config.Branch, err)
+	}
+	return records, nil
+}
+
+// added returns the records that commits, the newest first, added: see records.
+func (r *repository) added(commits object.CommitIter, since time.Time) (map[string]committedRecord, error) {
 	defer commits.Close()
 	dir := r.inRepository(HistoryDir)
 	records := map[string]committedRecord{}
 	last := ""
-	err = commits.ForEach(func(c *object.Commit) error {
+	err := commits.ForEach(func(c *object.Commit) error {
 		if c.Committer.When.Before(horizon(since, last)) {
 			return storer.ErrStop
 		}
@@ -73,10 +82,7 @@ func (r *repository) records(since time.Time) (map[string]committedRecord, error
 			return nil
 		})
 	})
-	if err != nil {
-		return nil, fmt.Errorf("reading the log of branch %s: %w", r.config.Branch, err)
-	}
-	return records, nil
+	return records, err
 }
 
 // horizon returns the time before which commits can be skipped, because they added neither

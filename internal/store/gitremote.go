@@ -290,6 +290,9 @@ func (r *remote) push(ctx context.Context, from *objects, name plumbing.Referenc
 	return errors.Join(err, r.interrupt.before("pushed"))
 }
 
+// errBranchGone is returned by fetch if the remote had the branch before.
+var errBranchGone = errors.New("no longer has the branch")
+
 // fetch updates the clone to the remote's current branch and notes.
 func (r *repository) fetch(ctx context.Context) error {
 	var haves []plumbing.Hash
@@ -320,9 +323,9 @@ func (r *repository) fetch(ctx context.Context) error {
 		return err
 	}
 	if at[0].IsZero() && !before.IsZero() {
-		return fmt.Errorf("%s no longer has the branch %s: restore it, or set fleet.git.branch to another one; "+
+		return fmt.Errorf("%s %w %s: restore it, or set fleet.git.branch to another one; "+
 			"if the repository was created again, push the branch from another clone, or remove numaform's own, %s, and run numaform restore with a backup",
-			r.remote.url, r.config.Branch, r.config.Clone)
+			r.remote.url, errBranchGone, r.config.Branch, r.config.Clone)
 	}
 	if at[0].IsZero() {
 		if err := r.checkNewBranch(ctx); err != nil {
@@ -353,7 +356,7 @@ func (r *repository) pull(ctx context.Context) error {
 		}
 		return r.checkNewLocalBranch()
 	}
-	if err := r.fetch(ctx); err != nil {
+	if err := r.putBack(ctx, r.fetch(ctx)); err != nil {
 		return err
 	}
 	seen, err := r.hash(r.seenNotes)
@@ -429,30 +432,40 @@ func (r *repository) newObjects(commit plumbing.Hash, known ...plumbing.Hash) ([
 }
 
 // publish moves the branch from before to commit. It never forces a push: if the branch has
-// moved since it was read, publish returns ErrMoved.
+// moved since it was read, publish returns ErrMoved. If the branch only lost what numaform had
+// written, it pushes that again together with the commit.
 func (r *repository) publish(ctx context.Context, before, commit plumbing.Hash) error {
 	if r.remote == nil {
 		return r.moveBranch(before, commit)
 	}
-	pushed := r.push(ctx, plumbing.NewBranchReferenceName(r.config.Branch), before, commit)
-	if pushed == nil {
-		return r.follow(commit)
+	for range putBackAttempts {
+		pushed := r.push(ctx, plumbing.NewBranchReferenceName(r.config.Branch), before, commit)
+		if pushed == nil {
+			return r.follow(commit)
+		}
+		// Libraries and servers explain the failure only as text, so compare the remote's branch.
+		pushed = fmt.Errorf("pushing to %s: nothing was applied: %w", r.remote.url, pushed)
+		fetched := r.fetch(ctx)
+		after, err := r.hash(r.branch)
+		switch {
+		case err != nil:
+			return errors.Join(pushed, err)
+		case fetched == nil && after == commit:
+			return r.follow(commit) // the push succeeded and only the response was lost
+		case fetched == nil && after == before:
+			return pushed
+		}
+		if err := r.putBack(ctx, fetched); err != nil {
+			return pushed
+		}
+		if after, err = r.hash(r.branch); err != nil {
+			return errors.Join(pushed, err)
+		}
+		if after != before {
+			break
+		}
 	}
-	// Libraries and servers explain the failure only as text, so compare the remote's branch.
-	pushed = fmt.Errorf("pushing to %s: nothing was applied: %w", r.remote.url, pushed)
-	if err := r.fetch(ctx); err != nil {
-		return pushed
-	}
-	after, err := r.hash(r.branch)
-	switch {
-	case err != nil:
-		return errors.Join(pushed, err)
-	case after == commit:
-		return r.follow(commit) // the push succeeded and only the response was lost
-	case after != before:
-		return fmt.Errorf("pushing to %s: %w", r.remote.url, ErrMoved)
-	}
-	return pushed
+	return fmt.Errorf("pushing to %s: %w", r.remote.url, ErrMoved)
 }
 
 // follow records the position of the remote's branch after a push.
@@ -460,7 +473,7 @@ func (r *repository) follow(commit plumbing.Hash) error {
 	if err := r.interrupt.before("branch"); err != nil {
 		return err
 	}
-	return r.setReference(r.branch, commit)
+	return errors.Join(r.setReference(r.branch, commit), r.setReference(r.kept, commit))
 }
 
 // moveBranch sets the branch of a repository without a remote, if it is still at before.

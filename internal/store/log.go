@@ -127,7 +127,10 @@ func (s *Sealed) logRecord(
 ) error {
 	l := &s.log
 	for attempt := 1; ; attempt++ {
-		if !l.known {
+		if s.unread.Swap(false) {
+			l.known = false
+		}
+		if !l.known || l.broken != nil { // another process may have accepted what is broken
 			if err := s.loadHead(ctx, keys); err != nil {
 				return fmt.Errorf("reading the head of the history's log: %w", err)
 			}
@@ -333,8 +336,9 @@ type Audit struct {
 	// Key is the installation's key.
 	Key *translog.Key
 	// Checkpoint is the signed checkpoint of the last record of the installation's log, or
-	// empty.
+	// empty, and Log the ID of that log.
 	Checkpoint []byte
+	Log        string
 	// Continued is when the controller last went on by itself.
 	Continued time.Time
 	// Rewritten is set if records of this installation are missing or were replaced, and no
@@ -382,13 +386,16 @@ func (s *Sealed) Verify(ctx context.Context, evidence audit.Evidence) (*Audit, e
 	found.Report = audit.Verify(list, evidence)
 	for i := range found.Logs {
 		if mine != nil && found.Logs[i].ID == mine.head.ID {
-			found.Checkpoint = []byte(found.Logs[i].Checkpoint)
+			found.Checkpoint, found.Log = []byte(found.Logs[i].Checkpoint), found.Logs[i].ID
 		}
 	}
 	found.Continued = continued(list)
 	if rewritten := slices.DeleteFunc(found.Open(), func(f audit.Finding) bool { return !f.Fault.Rewritten() }); len(rewritten) > 0 {
 		found.Rewritten = &RewrittenError{Findings: rewritten, Older: mine.older(list, rewritten)}
 		return found, nil
+	}
+	if err := s.keep(list); err != nil {
+		return nil, err
 	}
 	if mine != nil && mine.compare(list) == nil && len(mine.head.Pending) == 0 {
 		return found, s.confirm(ctx, content, mine.head)
@@ -440,6 +447,21 @@ func (l *historyLog) older(list []audit.Entry, rewritten []audit.Finding) bool {
 	return slices.ContainsFunc(rewritten, func(f audit.Finding) bool {
 		return f.Fault == audit.FaultCut && f.Log == l.signer.Key().Origin(l.head.ID)
 	})
+}
+
+// confirmEnd stores that the record that was just written exists, so that its loss is not taken
+// for a crash. If that fails, the next record or audit stores it. The caller holds s.sealing.
+func (s *Sealed) confirmEnd(ctx context.Context) {
+	l := &s.log
+	if !l.known || len(l.head.Pending) > 0 {
+		return
+	}
+	content, err := json.Marshal(l.head)
+	if err == nil && s.vault.SetHead(ctx, l.content, content) == nil {
+		l.content = content
+		return
+	}
+	l.known = false
 }
 
 // confirm stores that all records until the head are written, so that their loss is not taken

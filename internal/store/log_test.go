@@ -205,7 +205,9 @@ func TestLostRecords(t *testing.T) {
 	// The last change: the store may be older than the history.
 	remove(changed(5).ID + ".json")
 	s = open()
+	running := open() // another process, such as a controller
 	refused(s, true, "numaform history accept-restore --reason")
+	refused(running, true, "numaform history accept-restore --reason")
 	found = auditOf(t, s, 8)
 	if found.Rewritten == nil || !found.Rewritten.Older {
 		t.Fatalf("a removed end: %+v", found.Findings)
@@ -216,6 +218,23 @@ func TestLostRecords(t *testing.T) {
 		t.Fatalf("accepted: %+v, logs %+v", found.Open(), found.Logs)
 	}
 	begin(t, again, desired(), changed(8))
+	begin(t, running, desired(), changed(9))
+}
+
+// TestLostOutcome removes the last outcome before any audit: it is not taken for a crash.
+func TestLostOutcome(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "fleet")
+	s, _ := installation(t, store.NewDirectory(dir))
+	begin(t, s, desired(), changed(0))
+	end(t, s, changed(0))
+	if err := os.Remove(filepath.Join(dir, "history", changed(0).ID+".outcome.json")); err != nil {
+		t.Fatal(err)
+	}
+	found := auditOf(t, s, 1)
+	if found.Rewritten == nil || found.Rewritten.Older || found.Findings[0].Fault != audit.FaultCut {
+		t.Errorf("findings %+v", found.Findings)
+	}
 }
 
 // TestRestoredVault restores the store and the vault to an older state: only a checkpoint in

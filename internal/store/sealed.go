@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/utils/clock"
@@ -31,6 +32,8 @@ type Sealed struct {
 	log     historyLog
 	// held is returned by Begin while the history must not be continued: see Hold.
 	held *RewrittenError
+	// unread is set if log must be read again.
+	unread atomic.Bool
 
 	// mu guards the following fields.
 	mu   sync.Mutex
@@ -75,6 +78,47 @@ func (s *Sealed) Hold(held *RewrittenError) {
 	s.sealing.Lock()
 	defer s.sealing.Unlock()
 	s.held = held
+}
+
+// PutBack makes a fleet in git push again what its remote's branch loses: see Git.PutBack.
+// report must not use the store. Call PutBack before the store is used.
+func (s *Sealed) PutBack(report func(PutBack)) {
+	git, is := s.Store.(*Git)
+	if !is {
+		return
+	}
+	git.PutBack(s.acceptsRestore, func(done PutBack) {
+		s.unread.Store(true)
+		report(done)
+	})
+}
+
+// acceptsRestore reports whether one of the entries is this installation's acceptance of a
+// restore.
+func (s *Sealed) acceptsRestore(ctx context.Context, list []audit.Entry) (bool, error) {
+	keys, err := s.load(ctx)
+	if err != nil || keys == nil {
+		return false, err
+	}
+	for i := range list {
+		keys.key.Verify(s.cluster, keys.adopted, &list[i])
+	}
+	return slices.ContainsFunc(list, func(e audit.Entry) bool { return e.Verified && e.Change.Kind == audit.KindAcceptRestore }), nil
+}
+
+// keep makes the last change with a verified outcome part of what PutBack pushes again. A
+// merged proposal that was not applied yet is not part of it.
+func (s *Sealed) keep(list []audit.Entry) error {
+	git, is := s.Store.(*Git)
+	if !is || git.copies == nil {
+		return nil
+	}
+	for i := range slices.Backward(list) {
+		if list[i].Verified && list[i].OutcomeVerified && list[i].Commit != "" {
+			return git.Keep(list[i].Commit)
+		}
+	}
+	return nil
 }
 
 // Begin seals the change and calls the inner store's Begin.
@@ -135,6 +179,7 @@ func (s *Sealed) End(ctx context.Context, outcome audit.Outcome) error {
 	if err != nil {
 		return err
 	}
+	s.confirmEnd(ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.begun, outcome.ID)
@@ -237,6 +282,7 @@ func (s *Sealed) verify(keys *keyring, list []audit.Entry) (some bool, err error
 			newest = e.Change.Time
 		}
 	}
+	audit.Explain(list)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if newest.After(s.newest) {
