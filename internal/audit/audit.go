@@ -255,7 +255,7 @@ type Entry struct {
 	Verified        bool `json:"verified"`
 	OutcomeVerified bool `json:"outcome_verified,omitempty"`
 	// Doubt is why the change's record is not verified, and OutcomeDoubt why only the outcome's
-	// is not; empty if it is verified, or if the key is not known. See Explain.
+	// is not; empty if it is verified, or if the key is not known.
 	Doubt        Doubt `json:"doubt,omitempty"`
 	OutcomeDoubt Doubt `json:"outcome_doubt,omitempty"`
 	// Unreadable is the reason why this numaform cannot read the record of the change or of

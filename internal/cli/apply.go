@@ -198,6 +198,7 @@ func change(ctx context.Context, process Process, o *options, decide decider) (*
 	if o.signing.out != "" {
 		return nil, usageError{errors.New("--statement works only with --dry-run: add it, have the text signed, then run the command with --signature")}
 	}
+	o.applies = true
 	if err := finishReviewed(ctx, process, o); err != nil {
 		return nil, err
 	}

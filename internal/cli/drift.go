@@ -107,6 +107,7 @@ func repeat(ctx context.Context, stderr io.Writer, every time.Duration, check fu
 // runDrift compares the VMs with their files once, reverts drift with --repair, and reports
 // whether drift remains.
 func runDrift(ctx context.Context, process Process, o *driftOptions) (remains bool, err error) {
+	o.applies = o.repair && !o.dryRun
 	s, err := open(ctx, process, &o.options)
 	if err != nil {
 		return false, err

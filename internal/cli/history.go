@@ -64,17 +64,17 @@ func newHistory(process Process) *cobra.Command {
 				fmt.Fprintf(process.Stderr, "numaform: unverified changes: %d: their records do not match the key in %s, "+
 					"so numaform does not rely on them\n", unverified, opened.KeyPlace())
 			}
+			checked, err := checkEntries(config, entries)
 			if output != "text" {
-				return printData(process, output, append([]audit.Entry{}, entries...)) // an empty list, not null
+				return printData(process, output, checked)
 			}
 			w := newPrinter(process)
 			w.history(entries, len(args) > 0)
-			if len(args) > 0 {
-				if err := w.approvals(config, entries); err != nil {
-					return err
-				}
+			if len(args) == 0 {
+				return w.err
 			}
-			return w.err
+			w.signatures(checked)
+			return errors.Join(w.err, err)
 		},
 	}
 	flags := command.Flags()
@@ -123,6 +123,9 @@ func (w *printer) history(entries []audit.Entry, details bool) {
 				for _, host := range change.Hosts {
 					decision = min(decision, host.Verdict.Decision)
 				}
+				for _, host := range change.Templates {
+					decision = min(decision, host.Verdict.Decision)
+				}
 				fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", change.ID, change.Kind, decision, resultOf(&entries[i]), by(change), change.Why)
 			}
 		})
@@ -151,32 +154,47 @@ func resultOf(entry *audit.Entry) string {
 		text = "unreadable"
 	case entry.Outcome != nil:
 		failed := 0
-		for _, host := range entry.Outcome.Hosts {
+		hosts := slices.Concat(entry.Outcome.Hosts, entry.Outcome.Templates)
+		for _, host := range hosts {
 			if host.Error != "" {
 				failed++
 			}
 		}
 		text = "done in " + entry.Outcome.Duration.Round(100*time.Millisecond).String()
 		if failed > 0 {
-			text = fmt.Sprintf("failed on %d of %d hosts", failed, len(entry.Outcome.Hosts))
+			text = fmt.Sprintf("failed on %d of %d hosts", failed, len(hosts))
 		}
 	}
 	switch {
 	case !entry.Verified:
-		return "unverified: " + text
+		return doubted(entry.Doubt) + ": " + text
 	case entry.Unreadable != "" || entry.Outcome != nil && !entry.OutcomeVerified:
-		return "unverified outcome: " + text
+		return doubted(entry.OutcomeDoubt) + " outcome: " + text
 	}
 	return text
+}
+
+// doubted describes a record that is not verified in one word.
+func doubted(doubt audit.Doubt) string {
+	if doubt == audit.DoubtForged || doubt == audit.DoubtUnsealed {
+		return string(doubt)
+	}
+	return "unverified"
 }
 
 // by names the user who ran a change and the users who approved it.
 func by(change *audit.Change) string {
 	var approvers []string
-	for _, host := range change.Hosts {
-		if host.Approver != "" && !slices.Contains(approvers, host.Approver) {
-			approvers = append(approvers, host.Approver)
+	add := func(approver string) {
+		if approver != "" && !slices.Contains(approvers, approver) {
+			approvers = append(approvers, approver)
 		}
+	}
+	for _, host := range change.Hosts {
+		add(host.Approver)
+	}
+	for _, host := range change.Templates {
+		add(host.Approver)
 	}
 	if len(approvers) == 0 {
 		return change.Actor
@@ -184,32 +202,67 @@ func by(change *audit.Change) string {
 	return change.Actor + ", approved by " + strings.Join(approvers, ", ")
 }
 
-// approvals verifies the signatures of the changes again, and prints the results.
-func (w *printer) approvals(config *operator.Config, entries []audit.Entry) error {
+// historyEntry is a change as numaform history prints it.
+type historyEntry struct {
+	audit.Entry
+	// Signatures are the signatures of the change's approvals, checked with the list of allowed
+	// signers of this configuration, as of the time of the change.
+	Signatures []signatureCheck `json:"signatures,omitempty"`
+}
+
+// signatureCheck is the result of checking a signature of an approval again.
+type signatureCheck struct {
+	// Signer is the name of the key's owner, and Key the key's fingerprint, according to the
+	// record.
+	Signer string `json:"signer"`
+	Key    string `json:"key"`
+	Valid  bool   `json:"valid"`
+	// Problem is why the signature is not valid.
+	Problem string `json:"problem,omitempty"`
+}
+
+// checkEntries verifies the signatures of the changes again. It returns the results, and an
+// error if a signature is invalid.
+func checkEntries(config *operator.Config, entries []audit.Entry) ([]historyEntry, error) {
 	policy, unreadable := config.Signatures()
-	shown, invalid := false, 0
+	checked := make([]historyEntry, len(entries)) // an empty list, not null
+	invalid := 0
 	for i := range entries {
 		change := &entries[i].Change
+		checked[i].Entry = entries[i]
 		for _, approval := range change.Approvals() {
 			for j, err := range approval.Check(&policy, config.ClusterID, change.Time) {
-				if !shown {
-					w.heading("Signatures")
-				}
-				shown = true
-				result := "valid"
+				check := signatureCheck{Signer: approval.Signatures[j].Signer, Key: approval.Signatures[j].Key, Valid: err == nil}
 				if err != nil {
 					invalid++
-					result = "INVALID: " + err.Error()
+					check.Problem = err.Error()
 				}
-				signature := &approval.Signatures[j]
-				w.printf("  %s: %s with key %s: %s\n", change.ID, signature.Signer, signature.Key, result)
+				checked[i].Signatures = append(checked[i].Signatures, check)
 			}
 		}
 	}
 	if invalid > 0 {
-		return errors.Join(fmt.Errorf("signatures of approvals that are invalid with the current configuration: %d", invalid), unreadable)
+		return checked, errors.Join(fmt.Errorf("signatures of approvals that are invalid with the current configuration: %d", invalid), unreadable)
 	}
-	return nil
+	return checked, nil
+}
+
+// signatures prints the results of checking signatures.
+func (w *printer) signatures(entries []historyEntry) {
+	shown := false
+	for i := range entries {
+		for _, check := range entries[i].Signatures {
+			if !shown {
+				w.heading("Signatures")
+			}
+			shown = true
+			result := "valid"
+			if !check.Valid {
+				result = "INVALID: " + check.Problem
+			}
+			w.printf("  %s: %s with key %s: %s\n", entries[i].Change.ID, check.Signer, check.Key, result)
+		}
+	}
 }
 
 // entry prints all details of a change.
@@ -220,6 +273,12 @@ func (w *printer) entry(entry *audit.Entry) {
 		change.Why, change.Time.Format(time.RFC3339), by(change), change.Version, resultOf(entry))
 	if entry.Unreadable != "" {
 		w.printf("  problem  %s\n", entry.Unreadable)
+	}
+	if entry.Doubt != "" {
+		w.printf("  problem  the record of the change is %s\n", entry.Doubt)
+	}
+	if entry.OutcomeDoubt != "" {
+		w.printf("  problem  the record of the outcome is %s\n", entry.OutcomeDoubt)
 	}
 	for _, approval := range change.Approvals() {
 		w.printf("  approval %s, digest %s\n", approval.By, approval.Digest)
@@ -270,15 +329,32 @@ func (w *printer) entry(entry *audit.Entry) {
 			w.printf("    not planned: %s\n", host.Error)
 		}
 	}
+	for _, host := range change.Templates {
+		w.printf("  templates of %s: create %s, delete %s\n    plan digest  %s\n    saved plan   SHA-256 %s\n    %s\n", host.Host,
+			templateNames(host.Create), templateNames(host.Delete), host.PlanDigest, host.PlanSHA256,
+			strings.ReplaceAll(host.Verdict.String(), "\n", "\n    "))
+	}
 	for _, line := range change.Outside {
 		w.printf("  outside the plan: %s\n", line)
 	}
 	if entry.Outcome == nil {
 		return
 	}
-	for _, host := range entry.Outcome.Hosts {
+	for _, host := range slices.Concat(entry.Outcome.Hosts, entry.Outcome.Templates) {
 		if host.Error != "" {
 			w.printf("  %s failed after %s: %s\n", host.Host, host.Duration.Round(time.Millisecond), host.Error)
 		}
 	}
+}
+
+// templateNames lists templates with their VMIDs.
+func templateNames(list []audit.TemplateRef) string {
+	var names []string
+	for _, ref := range list {
+		names = append(names, fmt.Sprintf("%s (%d)", ref.Name, ref.VMID))
+	}
+	if len(names) == 0 {
+		return "none"
+	}
+	return strings.Join(names, ", ")
 }

@@ -128,6 +128,19 @@ func newHistoryVerify(process Process) *cobra.Command {
 	return command
 }
 
+// parseKeys returns the public keys of --key.
+func parseKeys(texts []string) ([]*translog.Key, error) {
+	var keys []*translog.Key
+	for _, text := range texts {
+		key, err := translog.ParseKey(text)
+		if err != nil {
+			return nil, usageError{fmt.Errorf("--key: %w", err)}
+		}
+		keys = append(keys, key)
+	}
+	return keys, nil
+}
+
 // readCheckpoints returns the checkpoints in files.
 func readCheckpoints(paths []string) ([][]byte, error) {
 	var list [][]byte
@@ -152,12 +165,8 @@ func (o *verifyOptions) run(ctx context.Context, process Process) error {
 	if evidence.Checkpoints, err = readCheckpoints(o.checkpoints); err != nil {
 		return err
 	}
-	for _, text := range o.keys {
-		key, err := translog.ParseKey(text)
-		if err != nil {
-			return usageError{fmt.Errorf("--key: %w", err)}
-		}
-		evidence.Keys = append(evidence.Keys, key)
+	if evidence.Keys, err = parseKeys(o.keys); err != nil {
+		return err
 	}
 	if err := o.checkWitnesses(process, evidence.Checkpoints); err != nil {
 		return err
@@ -224,13 +233,11 @@ func (o *verifyOptions) verify(ctx context.Context, process Process, evidence au
 	if err != nil {
 		return nil, err
 	}
-	for _, place := range config.CheckpointPlaces(nil, "") {
-		list, err := place.Load(ctx)
-		if err != nil {
-			return nil, err
-		}
-		evidence.Checkpoints = append(evidence.Checkpoints, list...)
+	checkpoints, err := config.Checkpoints(ctx, process.Environ)
+	if err != nil {
+		return nil, err
 	}
+	evidence.Checkpoints = append(evidence.Checkpoints, checkpoints...)
 	found, err := opened.Verify(ctx, evidence)
 	if err != nil {
 		return nil, err
@@ -268,67 +275,66 @@ func (w *printer) verified(report *audit.Report) {
 	}
 }
 
-func newHistoryKey(process Process) *cobra.Command {
+// newHistoryPrint returns a command that prints something about the configured history.
+func newHistoryPrint(process Process, command cobra.Command, text func(ctx context.Context, opened *store.Sealed) (string, error)) *cobra.Command {
 	var o historySource
-	command := &cobra.Command{
+	command.Args = arguments(0, 0)
+	command.RunE = func(command *cobra.Command, _ []string) error {
+		_, opened, err := o.open(process)
+		if err != nil {
+			return err
+		}
+		printed, err := text(command.Context(), opened)
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprint(process.Stdout, printed)
+		return err
+	}
+	o.register(command.Flags())
+	return &command
+}
+
+func newHistoryKey(process Process) *cobra.Command {
+	return newHistoryPrint(process, cobra.Command{
 		Use:   "key",
 		Short: "Print the public key that verifies the history",
 		Long: "Print the public key that verifies the records of this installation. It is no secret: give it to whoever verifies the\n" +
 			"history with numaform history verify --key.",
-		Args: arguments(0, 0),
-		RunE: func(command *cobra.Command, _ []string) error {
-			_, opened, err := o.open(process)
-			if err != nil {
-				return err
-			}
-			key, err := opened.PublicKey(command.Context())
-			if err != nil {
-				return err
-			}
-			if key == nil {
-				return errors.New("this installation has no key yet: its first change creates one")
-			}
-			_, err = fmt.Fprintln(process.Stdout, key)
-			return err
-		},
-	}
-	o.register(command.Flags())
-	return command
+	}, func(ctx context.Context, opened *store.Sealed) (string, error) {
+		key, err := opened.PublicKey(ctx)
+		if err == nil && key == nil {
+			err = errors.New("this installation has no key yet: its first change creates one")
+		}
+		if err != nil {
+			return "", err
+		}
+		return key.String() + "\n", nil
+	})
 }
 
 func newHistoryCheckpoint(process Process) *cobra.Command {
-	var o historySource
-	command := &cobra.Command{
+	return newHistoryPrint(process, cobra.Command{
 		Use:   "checkpoint",
 		Short: "Print the signed checkpoint of the history",
 		Long: "Print the signed checkpoint of each log of the history (C2SP tlog-checkpoint). Keep it where writers of the fleet have\n" +
 			"no write access: with it, numaform history verify finds each record before it that was changed or removed later.",
-		Args: arguments(0, 0),
-		RunE: func(command *cobra.Command, _ []string) error {
-			_, opened, err := o.open(process)
-			if err != nil {
-				return err
-			}
-			found, err := opened.Audit(command.Context())
-			if err != nil {
-				return err
-			}
-			if found == nil || len(found.Logs) == 0 {
-				return errors.New("the history has no sealed records yet")
-			}
-			if found.Rewritten != nil {
-				return found.Rewritten
-			}
-			var parts []string
-			for i := range found.Logs {
-				parts = append(parts, found.Logs[i].Checkpoint)
-			}
-			_, err = fmt.Fprint(process.Stdout, strings.Join(parts, "\n"))
-			return err
-		},
-	}
-	o.register(command.Flags())
-	return command
+	}, func(ctx context.Context, opened *store.Sealed) (string, error) {
+		found, err := opened.Audit(ctx)
+		switch {
+		case err != nil:
+			return "", err
+		case found == nil || len(found.Logs) == 0:
+			return "", errors.New("the history has no sealed records yet")
+		case found.Rewritten != nil:
+			return "", found.Rewritten
+		}
+		var parts []string
+		for i := range found.Logs {
+			parts = append(parts, found.Logs[i].Checkpoint)
+		}
+		return strings.Join(parts, "\n"), nil
+	})
 }
 
 // witnessOptions are the flags of history witness.
@@ -409,12 +415,8 @@ func (o *witnessOptions) witness(ctx context.Context, process Process) error {
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("reading what the witness has signed: %w", err)
 	}
-	for _, text := range o.keys {
-		key, err := translog.ParseKey(text)
-		if err != nil {
-			return usageError{fmt.Errorf("--key: %w", err)}
-		}
-		evidence.Keys = append(evidence.Keys, key)
+	if evidence.Keys, err = parseKeys(o.keys); err != nil {
+		return err
 	}
 	entries, err := o.history(ctx)
 	if err != nil {
@@ -491,13 +493,11 @@ func (o *acceptOptions) run(ctx context.Context, process Process) error {
 	if err != nil {
 		return err
 	}
-	for _, place := range config.CheckpointPlaces(nil, "") {
-		list, err := place.Load(ctx)
-		if err != nil {
-			return err
-		}
-		checkpoints = append(checkpoints, list...)
+	elsewhere, err := config.Checkpoints(ctx, process.Environ)
+	if err != nil {
+		return err
 	}
+	checkpoints = append(checkpoints, elsewhere...)
 	found, err := opened.Audit(ctx, checkpoints...)
 	if err != nil {
 		return err
@@ -529,21 +529,29 @@ func (o *acceptOptions) run(ctx context.Context, process Process) error {
 
 // checkpointStatus says which places outside the fleet's store have checkpoints of the
 // history, or returns "" if no record has a seal.
-func checkpointStatus(ctx context.Context, config *operator.Config, entries []audit.Entry) string {
+func checkpointStatus(ctx context.Context, process Process, config *operator.Config, entries []audit.Entry) (string, error) {
 	if !slices.ContainsFunc(entries, func(e audit.Entry) bool { return e.Change.Seal != nil }) {
-		return ""
+		return "", nil
+	}
+	places, err := config.CheckpointPlaces(process.Environ, nil, "")
+	if err != nil {
+		return "", err
 	}
 	var texts []string
-	for _, place := range config.CheckpointPlaces(nil, "") {
+	for _, place := range places {
 		list, err := place.Load(ctx)
-		if err != nil || len(list) == 0 {
-			texts = append(texts, fmt.Sprintf("no checkpoint is in %s: the controller copies it there when it verifies the history", place))
-			continue
+		switch {
+		case err != nil:
+			texts = append(texts, fmt.Sprintf("%s has no checkpoint: %v", place, err))
+		case len(list) == 0:
+			texts = append(texts, fmt.Sprintf("%s has no checkpoint: the controller copies it there when it verifies the history", place))
+		default:
+			texts = append(texts, fmt.Sprintf("checkpoints are in %s", place))
 		}
-		texts = append(texts, fmt.Sprintf("checkpoints are in %s", place))
 	}
 	if len(texts) == 0 {
-		return "this configuration keeps no checkpoints outside the fleet's store: set history.checkpoint_dir, or run numaform history witness on another machine"
+		return "no place outside the fleet's store receives checkpoints by this configuration: set history.checkpoint_dir or history.checkpoint_remote, " +
+			"or run numaform history witness on another machine", nil
 	}
-	return strings.Join(texts, "; ")
+	return strings.Join(texts, "; "), nil
 }

@@ -2,6 +2,7 @@ package cli_test
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -126,7 +127,7 @@ func TestHistoryVerify(t *testing.T) {
 	s.run(t, cli.ExitOK, "the disk was full", "--config", s.config)
 	s.run(t, cli.ExitOK, "(accepted by change", offline...)
 
-	third := s.add(t)
+	third := s.add(t) // by the process that ran all the time, as a controller does
 	s.run(t, cli.ExitOK, "complete up to 8 records", "verify", "--config", s.config)
 	remove(third+".json", third+".outcome.json")
 	accepted, err := filepath.Glob(s.path("fleet", "history", "*.json"))
@@ -146,6 +147,82 @@ func TestHistoryVerify(t *testing.T) {
 	s.run(t, cli.ExitOK, "accepted", "accept-restore", "--config", s.config, "--reason", "from the backup of Monday")
 	s.run(t, cli.ExitOK, "(accepted by change", "verify", "--config", s.config)
 	s.run(t, cli.ExitOK, "\n2\n", "checkpoint", "--config", s.config)
+	s.add(t)
+	s.run(t, cli.ExitOK, "complete up to 4 records", "verify", "--config", s.config)
+}
+
+// TestHistoryForged checks what history shows of records that were edited or forged.
+func TestHistoryForged(t *testing.T) {
+	t.Parallel()
+	s := newHistoryStage(t)
+	first, second := s.add(t), s.add(t)
+	edit := func(name, old, edited string) {
+		t.Helper()
+		content, err := os.ReadFile(s.path("fleet", "history", name))
+		if err != nil || !strings.Contains(string(content), old) {
+			t.Fatalf("%s: %v, without %q:\n%s", name, err, old, content)
+		}
+		put(t, s.path("fleet", "history", name), strings.Replace(string(content), old, edited, 1))
+	}
+	edit(first+".json", "a test", "a lie")
+	edit(second+".outcome.json", `"duration_ns": 0`, `"duration_ns": 1`)
+	forged := strings.Replace(second, "T1202", "T1203", 1)
+	put(t, s.path("fleet", "history", forged+".json"), `{"format": 1, "id": "`+forged+`", "time": "2026-11-28T12:03:00Z", "cluster_id": "prod", "kind": "scale-up", "why": "x"}`)
+	list := s.run(t, cli.ExitOK, "forged: done in", "--config", s.config)
+	for _, want := range []string{"forged outcome: done in", "unsealed: unfinished"} {
+		if !strings.Contains(list, want) {
+			t.Errorf("the list does not contain %q:\n%s", want, list)
+		}
+	}
+	s.run(t, cli.ExitOK, "problem  the record of the change is not what this installation signed", first, "--config", s.config)
+	var entries []struct {
+		Doubt        audit.Doubt `json:"doubt"`
+		OutcomeDoubt audit.Doubt `json:"outcome_doubt"`
+	}
+	if err := json.Unmarshal([]byte(s.run(t, cli.ExitOK, "", "-o", "json", "--config", s.config)), &entries); err != nil {
+		t.Fatal(err)
+	}
+	if len(entries) != 3 || entries[0].Doubt != audit.DoubtForged || entries[1].OutcomeDoubt != audit.DoubtForged || entries[2].Doubt != audit.DoubtUnsealed {
+		t.Errorf("JSON %+v", entries)
+	}
+}
+
+// TestCheckpointRemote verifies a fleet with checkpoints in another repository.
+func TestCheckpointRemote(t *testing.T) {
+	t.Parallel()
+	s := newHistoryStage(t)
+	remote := s.path("checkpoints.git")
+	if out, err := exec.CommandContext(t.Context(), "git", "init", "--quiet", "--bare", remote).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	content, err := os.ReadFile(s.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	put(t, s.config, strings.Replace(string(content), "checkpoint_dir: elsewhere", "checkpoint_remote: "+remote, 1))
+	s.add(t)
+	last := s.add(t)
+	place, err := store.NewCheckpointRemote(remote, s.path("clone"), "prod", store.GitAuth{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := s.store.Audit(t.Context())
+	if err == nil {
+		err = place.Save(t.Context(), found.Log, found.Checkpoint)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.run(t, cli.ExitOK, "complete up to 4 records", "verify", "--config", s.config)
+	// Without the head, only the other repository has the end of the log.
+	for _, path := range []string{
+		s.path("fleet", "history", last+".json"), s.path("fleet", "history", last+".outcome.json"), s.path("state", "history", "key-head"),
+	} {
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.run(t, cli.ExitFailed, "but a signed checkpoint has 4", "verify", "--config", s.config)
 }
 
 // TestHistoryVerifyClone verifies a mirror of a repository, and explains what a clone without

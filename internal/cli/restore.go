@@ -210,13 +210,9 @@ func (r *restoring) write(ctx context.Context, w *printer) error {
 // accept records the restore in the history, if it wrote anything or if the history ends before
 // what numaform has signed: the history continues in another log.
 func (r *restoring) accept(ctx context.Context, process Process, settings *operator.Config, cluster operator.Kubeconfig, written bool) (id string, err error) {
-	var checkpoints [][]byte
-	for _, place := range settings.CheckpointPlaces(nil, "") {
-		list, err := place.Load(ctx)
-		if err != nil {
-			return "", err
-		}
-		checkpoints = append(checkpoints, list...)
+	checkpoints, err := settings.Checkpoints(ctx, process.Environ)
+	if err != nil {
+		return "", err
 	}
 	found, err := r.store.Audit(ctx, checkpoints...)
 	if err != nil || found == nil {

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"github.com/numaform/numaform/api/v1alpha1"
-	"github.com/numaform/numaform/internal/audit"
 	"github.com/numaform/numaform/internal/conformance"
 	"github.com/numaform/numaform/internal/doctor"
 	"github.com/numaform/numaform/internal/scheduling"
@@ -34,7 +33,7 @@ func Outputs() []Output {
 		{"doctor", "numaform doctor -o json", doctorReport{}},
 		{"plan", "numaform plan, apply, remove and undo with -o json", report{}},
 		{"drift", "numaform drift -o json", driftReport{}},
-		{"history", "numaform history -o json", []audit.Entry{}},
+		{"history", "numaform history -o json", []historyEntry{}},
 		{"explain", "numaform explain -o json", scheduling.Explanation{}},
 		{"topology", "numaform topology -o json", recordedSnapshot{}},
 		{"topology-collect", "numaform topology collect -o json", topology.CollectedFile{}},

@@ -18,6 +18,7 @@ import (
 	"github.com/numaform/numaform/internal/operator"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/scheduling"
+	"github.com/numaform/numaform/internal/store"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -36,7 +37,9 @@ type options struct {
 	// quiet shows only totals, problems and results.
 	quiet bool
 	// dryRun stops before any change.
-	dryRun      bool
+	dryRun bool
+	// applies is set if the command may change the fleet.
+	applies     bool
 	autoApprove bool
 	approve     string
 	signing     signing
@@ -188,6 +191,9 @@ func open(ctx context.Context, process Process, o *options) (*session, error) {
 	if !hasNodes {
 		config.Blind = "its file was deleted, but the manifests contain no Node, so its pods are unknown: " +
 			"pass the cluster with --kubeconfig, or restore the file and run numaform remove"
+	}
+	if sealed, is := config.Store.(*store.Sealed); is && o.applies {
+		sealed.PutBack(func(done store.PutBack) { config.Notice(done.String()) })
 	}
 	s.scaler = scaler.New(*config)
 	if len(unread) > 0 {

@@ -217,7 +217,9 @@ func readStatus(ctx context.Context, process Process, o *options) (*statusReport
 		return nil, err
 	}
 	r := newStatusReport(config.ClusterID, current, snapshot, entries)
-	r.Checkpoints = checkpointStatus(ctx, config, entries)
+	if r.Checkpoints, err = checkpointStatus(ctx, process, config, entries); err != nil {
+		return nil, err
+	}
 	r.unread = len(unread)
 	for _, region := range unread {
 		r.Problems = append(r.Problems, fmt.Sprintf("region %s was not read, so its hosts are not listed: %v", region.Region, region.Err))

@@ -311,7 +311,10 @@ func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, err
 	list = append(list, collector.Controllers()...)
 	list = append(list, provisioner, approvals)
 	list = append(list, b.reviewers(approvals, fleetScaler)...)
-	history := b.historyWatch(config.Store, fleetScaler, observer)
+	history, err := b.historyWatch(config.Store, fleetScaler, observer)
+	if err != nil {
+		return nil, err
+	}
 	list = append(list, b.ours(seeder, writer, approvals, provisioner, history)...)
 
 	runs := []manager.RunnableFunc{writer.Run}
@@ -323,12 +326,21 @@ func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, err
 }
 
 // historyWatch returns the watch of the history of a store.
-func (b *builder) historyWatch(kept store.Store, fleetScaler *scaler.Scaler, observer *metrics.Observer) *historyWatch {
-	sealed, _ := kept.(*store.Sealed)
-	return &historyWatch{
-		store: sealed, places: b.config.CheckpointPlaces(b.kube, b.settings.Namespace), accept: fleetScaler.AcceptHistory, hold: b.control.hold,
-		observe: observer.History, recorder: b.recorder, self: b.self(), clock: b.clock, every: b.settings.DriftEvery,
+func (b *builder) historyWatch(kept store.Store, fleetScaler *scaler.Scaler, observer *metrics.Observer) (*historyWatch, error) {
+	places, err := b.config.CheckpointPlaces(b.settings.Environ, b.kube, b.settings.Namespace)
+	if err != nil {
+		return nil, err
 	}
+	h := &historyWatch{
+		places: places, accept: fleetScaler.AcceptHistory, hold: b.control.hold,
+		observe: observer.History, putBacks: observer.HistoryPutBack, wake: make(chan struct{}, 1),
+		recorder: b.recorder, self: b.self(), clock: b.clock, every: b.settings.DriftEvery,
+	}
+	if sealed, is := kept.(*store.Sealed); is {
+		h.store = sealed
+		sealed.PutBack(h.putBack)
+	}
+	return h, nil
 }
 
 // ours returns numaform's controllers for classes, NodePools, seeds, joins and

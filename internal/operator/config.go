@@ -96,6 +96,9 @@ type History struct {
 	// CheckpointDir is a directory for copies of the signed checkpoints of the history, on
 	// storage that fails and can be changed independently of the fleet's store.
 	CheckpointDir string `yaml:"checkpoint_dir"`
+	// CheckpointRemote is the URL of another git repository for copies of the checkpoints.
+	// NUMAFORM_CHECKPOINT_TOKEN is the password for https.
+	CheckpointRemote string `yaml:"checkpoint_remote"`
 }
 
 // Intervals configure how often the controller queries Proxmox and Kubernetes while it

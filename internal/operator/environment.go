@@ -37,7 +37,8 @@ var serviceVariable = regexp.MustCompile(`^NUMAFORM_(.+_)?(SERVICE_HOST|SERVICE_
 
 // applyEnvironment sets each key from its environment variable. A variable that begins with
 // NUMAFORM_ and corresponds to no key is an error, unless it is in others, is
-// NUMAFORM_GIT_TOKEN, NUMAFORM_FORGE_TOKEN or NUMAFORM_RUN, or is set by Kubernetes.
+// NUMAFORM_GIT_TOKEN, NUMAFORM_CHECKPOINT_TOKEN, NUMAFORM_FORGE_TOKEN or NUMAFORM_RUN, or is set
+// by Kubernetes.
 func applyEnvironment(config *Config, environ, others []string) error {
 	values := map[string]string{}
 	for _, entry := range environ {
@@ -69,7 +70,7 @@ func applyEnvironment(config *Config, environ, others []string) error {
 	})
 
 	for _, name := range slices.Sorted(maps.Keys(values)) {
-		if name == gitToken || name == forge.TokenVariable || name == runMark || slices.Contains(known, name) || serviceVariable.MatchString(name) {
+		if name == gitToken || name == checkpointToken || name == forge.TokenVariable || name == runMark || slices.Contains(known, name) || serviceVariable.MatchString(name) {
 			continue
 		}
 		mistakes = append(mistakes, fmt.Errorf("environment variable %s: matches no key of numaform.yaml and no flag: %s", name, meantVariable(name, known, len(config.Clusters))))

@@ -28,12 +28,16 @@ const (
 	heldAgain = 24 * time.Hour
 	// heldCheck is the interval of checks while it is held.
 	heldCheck = time.Minute
+	// putBackRecords is the minimum time between two records of copies that were pushed again:
+	// whoever may force pushes must not be able to fill the history.
+	putBackRecords = time.Hour
 )
 
 // The event reasons for faults of the history.
 const (
 	reasonHistoryForged   = "HistoryForged"
 	reasonHistoryAccepted = "HistoryAccepted"
+	reasonHistoryPutBack  = "HistoryPutBack"
 )
 
 // historyWatch periodically verifies the fleet's history. While it was rewritten, and no user
@@ -46,8 +50,9 @@ type historyWatch struct {
 	accept func(ctx context.Context, kind audit.Kind, why string, findings []audit.Finding) (string, error)
 	// hold stops the creation and removal of VMs.
 	hold func(bool)
-	// observe receives the result of each verification.
+	// observe receives the result of each verification, and putBacks what was pushed again.
 	observe  func(report *audit.Report, held bool, places int)
+	putBacks func(pushed bool)
 	recorder events.Recorder
 	self     *corev1.ConfigMap
 	clock    clock.PassiveClock
@@ -60,6 +65,55 @@ type historyWatch struct {
 	since time.Time
 	// problem describes the last findings that were reported.
 	problem string
+	// pushed describes the copies that were pushed again and are not recorded yet, and recorded
+	// is the time of their last record.
+	pushed   []string
+	recorded time.Time
+	// wake ends the wait for the next verification.
+	wake chan struct{}
+}
+
+// putBack reports that the fleet's branch had lost what numaform wrote to it. check records it.
+func (h *historyWatch) putBack(done store.PutBack) {
+	h.putBacks(done.Err == nil)
+	text := done.String()
+	h.recorder.Publish(events.Event{
+		InvolvedObject: h.self, Type: corev1.EventTypeWarning, Reason: reasonHistoryPutBack, Message: text, DedupeValues: []string{done.From, done.To},
+	})
+	if done.Err != nil {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.pushed = append(h.pushed, text)
+	select {
+	case h.wake <- struct{}{}:
+	default: // it will wake up
+	}
+}
+
+// recordPutBacks records in the history that numaform pushed its copy again.
+func (h *historyWatch) recordPutBacks(ctx context.Context) error {
+	h.mu.Lock()
+	list, held := h.pushed, h.held != nil
+	early := h.clock.Since(h.recorded) < putBackRecords
+	h.mu.Unlock()
+	if len(list) == 0 || held || early {
+		return nil
+	}
+	why := list[len(list)-1]
+	if n := len(list) - 1; n > 0 {
+		why += fmt.Sprintf(" (and %d times before)", n)
+	}
+	id, err := h.accept(ctx, audit.KindPutBack, why, nil)
+	if err != nil {
+		return fmt.Errorf("recording that numaform pushed its copy of the history again: %w", err)
+	}
+	log.FromContext(ctx).Info("pushed the copy of the history again", logkey.Reason, why, logkey.Change, id)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.pushed, h.recorded = h.pushed[len(list):], h.clock.Now()
+	return nil
 }
 
 // run verifies the history at the start and then every interval, until ctx ends.
@@ -78,6 +132,8 @@ func (h *historyWatch) run(ctx context.Context) error {
 		timer := time.NewTimer(next)
 		select {
 		case <-timer.C:
+		case <-h.wake:
+			timer.Stop()
 		case <-ctx.Done():
 			timer.Stop()
 			return nil
@@ -121,10 +177,13 @@ func (h *historyWatch) check(ctx context.Context) error {
 	if err := h.decide(ctx, found); err != nil {
 		return err
 	}
+	if err := h.recordPutBacks(ctx); err != nil {
+		return err
+	}
 	if found.Rewritten == nil && len(found.Checkpoint) > 0 {
 		reached = 0
 		for _, place := range h.places {
-			if err := place.Save(ctx, found.Logs[len(found.Logs)-1].ID, found.Checkpoint); err != nil {
+			if err := place.Save(ctx, found.Log, found.Checkpoint); err != nil {
 				log.FromContext(ctx).Error(err, "could not copy the history's checkpoint", logkey.Place, place.String())
 				continue
 			}

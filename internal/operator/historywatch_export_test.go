@@ -19,6 +19,8 @@ type HistoryWatch struct {
 	Held   bool
 	Places int
 	Faults []audit.Finding
+	// PutBacks counts copies that were pushed again, or could not be.
+	PutBacks map[bool]int
 }
 
 // NewHistoryWatch returns a watch of a store.
@@ -26,14 +28,16 @@ func NewHistoryWatch(
 	s *store.Sealed, clk clock.PassiveClock, recorder events.Recorder,
 	accept func(ctx context.Context, kind audit.Kind, why string, findings []audit.Finding) (string, error), places ...store.CheckpointPlace,
 ) *HistoryWatch {
-	h := &HistoryWatch{}
+	h := &HistoryWatch{PutBacks: map[bool]int{}}
 	h.watch = historyWatch{
+		wake: make(chan struct{}, 1), putBacks: func(pushed bool) { h.PutBacks[pushed]++ },
 		store: s, places: places, accept: accept, recorder: recorder, self: &corev1.ConfigMap{}, clock: clk, every: time.Minute,
 		hold: func(held bool) { h.Held = held },
 		observe: func(report *audit.Report, _ bool, places int) {
 			h.Faults, h.Places = report.Open(), places
 		},
 	}
+	s.PutBack(h.watch.putBack)
 	return h
 }
 

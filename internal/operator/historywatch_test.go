@@ -5,10 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/karpenter/pkg/events"
 
@@ -27,18 +31,15 @@ func (p *reasonsOf) Publish(list ...events.Event) {
 	}
 }
 
-// TestHistoryWatch removes records: the watch holds all changes for a quarter of an hour, then
-// records that it goes on, and does not hold them again on the same day. It waits for a user
-// if the newest change is missing.
-func TestHistoryWatch(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	fleet, key := filepath.Join(dir, "fleet"), filepath.Join(dir, "keys", "key")
-	s := store.NewSealed(store.NewDirectory(fleet), store.FileVault(key), "prod")
-	clk := clocktesting.NewFakeClock(time.Date(2026, 11, 28, 12, 0, 0, 0, time.UTC))
-	count := 0
-	record := func(ctx context.Context, kind audit.Kind, why string, findings []audit.Finding) (string, error) {
-		count++
+// acceptance records a change that changes nothing, as scaler.Scaler.AcceptHistory.
+type acceptance func(ctx context.Context, kind audit.Kind, why string, findings []audit.Finding) (string, error)
+
+// recorded counts the changes of all tests, so that each has another ID.
+var recorded atomic.Int64
+
+func recorder(s *store.Sealed, clk clock.PassiveClock) acceptance {
+	return func(ctx context.Context, kind audit.Kind, why string, findings []audit.Finding) (string, error) {
+		count := recorded.Add(1)
 		at := clk.Now().Add(time.Duration(count) * time.Microsecond)
 		change := audit.Change{
 			ID: fmt.Sprintf("%s-%06d", at.Format("20060102T150405Z"), count), Time: at, ClusterID: "prod", Kind: kind, Why: why, Accepts: audit.AcceptsOf(findings),
@@ -52,6 +53,69 @@ func TestHistoryWatch(t *testing.T) {
 		}
 		return change.ID, err
 	}
+}
+
+// TestHistoryWatchPutBack forces the branch of a fleet back, again and again: the watch holds
+// nothing, reports and counts each time, and records it once an hour.
+func TestHistoryWatchPutBack(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	remote := filepath.Join(dir, "remote.git")
+	git := func(args ...string) string {
+		t.Helper()
+		command := exec.CommandContext(t.Context(), "git", append([]string{"-C", dir}, args...)...)
+		command.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + dir, "GIT_CONFIG_NOSYSTEM=1"}
+		out, err := command.CombinedOutput()
+		if err != nil {
+			t.Fatalf("git %q: %v\n%s", args, err, out)
+		}
+		return strings.TrimSpace(string(out))
+	}
+	git("init", "--quiet", "--bare", "--initial-branch=main", remote)
+	repository, err := store.NewGit(store.GitConfig{Clone: filepath.Join(dir, "clone"), Remote: remote})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := store.NewSealed(repository, store.FileVault(filepath.Join(dir, "key")), "prod")
+	clk := clocktesting.NewFakeClock(time.Date(2026, 11, 28, 12, 0, 0, 0, time.UTC))
+	record := recorder(s, clk)
+	var reasons reasonsOf
+	watch := operator.NewHistoryWatch(s, clk, &reasons, record)
+	for range 3 {
+		if _, err := record(t.Context(), audit.KindScaleUp, "", nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, wantRecords := range []int{1, 1, 1, 2} {
+		git("-C", remote, "update-ref", "refs/heads/main", "main~2")
+		if i == 3 {
+			clk.Step(2 * time.Hour)
+		}
+		waits, err := watch.Check(t.Context())
+		if err != nil || waits > 0 || watch.Held || len(watch.Faults) > 0 || watch.PutBacks[true] != i+1 {
+			t.Fatalf("%d waits, %v, held %t, faults %+v, pushed %v", waits, err, watch.Held, watch.Faults, watch.PutBacks)
+		}
+		if n := strings.Count(git("-C", remote, "log", "--format=%B", "main"), "Numaform-Kind: put-back"); n != wantRecords {
+			t.Errorf("after %d forced pushes: %d records, want %d", i+1, n, wantRecords)
+		}
+	}
+	if len(reasons) != 4 || reasons[0] != "HistoryPutBack" {
+		t.Errorf("events %q", reasons)
+	}
+}
+
+// TestHistoryWatch removes records: the watch holds all changes for a quarter of an hour, then
+// records that it goes on, and does not hold them again on the same day. It waits for a user
+// if the newest change is missing.
+func TestHistoryWatch(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	fleet, key := filepath.Join(dir, "fleet"), filepath.Join(dir, "keys", "key")
+	s := store.NewSealed(store.NewDirectory(fleet), store.FileVault(key), "prod")
+	clk := clocktesting.NewFakeClock(time.Date(2026, 11, 28, 12, 0, 0, 0, time.UTC))
+	record := recorder(s, clk)
+	// The user runs numaform history accept in another process.
+	user := recorder(store.NewSealed(store.NewDirectory(fleet), store.FileVault(key), "prod"), clk)
 	add := func() string {
 		t.Helper()
 		id, err := record(t.Context(), audit.KindScaleUp, "", nil)
@@ -100,7 +164,7 @@ func TestHistoryWatch(t *testing.T) {
 	clk.Step(25 * time.Hour)
 	remove(third + ".outcome.json")
 	check(true, 3)
-	if _, err := record(t.Context(), audit.KindAccept, "a test", watch.Faults); err != nil {
+	if _, err := user(t.Context(), audit.KindAccept, "a test", watch.Faults); err != nil {
 		t.Fatal(err)
 	}
 	check(false, 0)
@@ -121,7 +185,7 @@ func TestHistoryWatch(t *testing.T) {
 	check(true, 1)
 	clk.Step(24 * time.Hour)
 	check(true, 1)
-	if _, err := record(t.Context(), audit.KindAcceptRestore, "restored", watch.Faults); err != nil {
+	if _, err := user(t.Context(), audit.KindAcceptRestore, "restored", watch.Faults); err != nil {
 		t.Fatal(err)
 	}
 	check(false, 0)

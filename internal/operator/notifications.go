@@ -168,7 +168,7 @@ func notable() map[string]notify.Kind {
 			garbage.ReasonFailed, garbage.ReasonNeverJoined, garbage.ReasonVMGone, garbage.ReasonNodeGone, garbage.ReasonPoolGone, garbage.ReasonOrphan,
 			nodepool.ReasonAnnotation, nodepool.ReasonMinNodes, nodeclass.ReasonPoolKept,
 			seed.ReasonJoinFailed, template.ReasonTemplateFailed, template.ReasonTemplateForgotten, reasonDrifted,
-			v1alpha1.ReasonHistoryRewritten, reasonHistoryForged, review.ReasonFailed,
+			v1alpha1.ReasonHistoryRewritten, reasonHistoryForged, reasonHistoryPutBack, review.ReasonFailed,
 			v1alpha1.ReasonInvalid, v1alpha1.ReasonProxmoxUnread, v1alpha1.ReasonTemplateNotFound, v1alpha1.ReasonTemplateAmbiguous,
 			v1alpha1.ReasonTemplateUnusable, v1alpha1.ReasonTemplatesFailed, v1alpha1.ReasonNoHosts, v1alpha1.ReasonHostUnknown,
 			v1alpha1.ReasonHostUnavailable, v1alpha1.ReasonStorageNotFound, v1alpha1.ReasonStorageFull, v1alpha1.ReasonPoolNotFound,

@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -24,6 +25,9 @@ import (
 
 // gitToken is the environment variable with the password of a git remote.
 const gitToken = environmentPrefix + "GIT_TOKEN"
+
+// checkpointToken is the environment variable with the password of history.checkpoint_remote.
+const checkpointToken = environmentPrefix + "CHECKPOINT_TOKEN"
 
 // ownNamespace is the environment variable with the namespace of numaform's own objects,
 // which the chart sets in the controller's pod.
@@ -222,17 +226,48 @@ func (c *Config) OpenStore(environ []string, cluster Kubeconfig) (*store.Sealed,
 }
 
 // CheckpointPlaces returns the places outside the fleet's store that have checkpoints of its
-// history: the configured directory, and for a fleet in git that a controller changes, a
-// ConfigMap in the controller's namespace.
-func (c *Config) CheckpointPlaces(client kubernetes.Interface, namespace string) []store.CheckpointPlace {
+// history: the configured directory and repository, and for a fleet in git that a controller
+// changes, a ConfigMap in the controller's namespace. It makes no requests.
+func (c *Config) CheckpointPlaces(environ []string, client kubernetes.Interface, namespace string) ([]store.CheckpointPlace, error) {
 	var places []store.CheckpointPlace
 	if dir := c.History.CheckpointDir; dir != "" {
 		places = append(places, store.CheckpointDir(dir))
 	}
+	if url := c.History.CheckpointRemote; url != "" {
+		clone, err := c.StatePath("checkpoints")
+		if err != nil {
+			return nil, fmt.Errorf("history.checkpoint_remote: %w", err)
+		}
+		place, err := store.NewCheckpointRemote(url, clone, c.ClusterID, store.GitAuth{
+			SSHKey: c.Fleet.Git.SSHKeyFile, Token: lookup(environ, checkpointToken),
+		})
+		if err != nil {
+			return nil, err
+		}
+		places = append(places, place)
+	}
 	if c.Fleet.Git.enabled() && client != nil && namespace != "" {
 		places = append(places, store.CheckpointConfigMap{Client: client, Namespace: namespace, Name: historySecret + "-checkpoint"})
 	}
-	return places
+	return places, nil
+}
+
+// Checkpoints returns the signed checkpoints in the configured places outside the fleet's
+// store.
+func (c *Config) Checkpoints(ctx context.Context, environ []string) ([][]byte, error) {
+	places, err := c.CheckpointPlaces(environ, nil, "")
+	if err != nil {
+		return nil, err
+	}
+	var checkpoints [][]byte
+	for _, place := range places {
+		list, err := place.Load(ctx)
+		if err != nil {
+			return nil, err
+		}
+		checkpoints = append(checkpoints, list...)
+	}
+	return checkpoints, nil
 }
 
 // hasHistoryKey reports whether the state directory contains a key of the history, as on a

@@ -85,7 +85,7 @@ func (g *Git) Keep(commit string) error {
 }
 
 // putBack pushes what the branch lacks of the kept commit, after a fetch with the given
-// result. If it is not possible, that is reported, and checkKept refuses changes.
+// result. If that is not possible, it is reported.
 func (r *repository) putBack(ctx context.Context, fetched error) error {
 	if r.copies == nil || fetched != nil && !errors.Is(fetched, errBranchGone) {
 		return fetched
@@ -332,22 +332,4 @@ func (r *repository) keptRecords(l *loss) ([]Record, error) {
 		list = append(list, record)
 	}
 	return list, nil
-}
-
-// checkKept refuses a change while the branch lacks what numaform wrote, unless the change
-// accepts that.
-func (r *repository) checkKept(head plumbing.Hash, kind audit.Kind) error {
-	if r.copies == nil || r.remote == nil || kind == audit.KindAcceptRestore {
-		return nil
-	}
-	kept, err := r.hash(r.kept)
-	if err != nil || kept.IsZero() || r.objects.HasEncodedObject(kept) != nil {
-		return err
-	}
-	if has, err := r.isAncestor(kept, head); has || err != nil {
-		return err
-	}
-	return &RewrittenError{Older: true, Findings: []audit.Finding{{
-		Fault: audit.FaultCut, Text: fmt.Sprintf("%s lacks commit %.12s, which numaform wrote", r.where(), kept),
-	}}}
 }

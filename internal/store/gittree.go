@@ -44,9 +44,6 @@ func (r *repository) begin(ctx context.Context, base Revision, files generator.F
 	if RevisionOf(generator.Select(have)) != base {
 		return fmt.Errorf("writing fleet into %s: %w", r.where(), ErrMoved)
 	}
-	if err := r.checkKept(head, change.Kind); err != nil {
-		return err
-	}
 	if err := checkOwner(r.where(), have, files); err != nil {
 		return err
 	}

@@ -116,12 +116,15 @@ func Register(registry prometheus.Registerer, config Config) (*Observer, error) 
 			observer.applies.WithLabelValues(string(region), result)
 		}
 	}
+	for _, result := range []string{resultSuccess, resultError} {
+		observer.putBacks.WithLabelValues(result) // increase() does not see the first value of a new series
+	}
 	for _, verdict := range []guard.Decision{guard.Allow, guard.NeedsApproval, guard.Deny} {
 		observer.guards.WithLabelValues(verdictLabel(verdict))
 	}
 	collectors := []prometheus.Collector{
 		observer.plans, observer.applies, observer.waits, observer.guards, observer.decisions, observer.queued,
-		observer.drifted, observer.faults, observer.held, observer.checkpoints, observer.requests, observer.answers, observer.locks, newInventory(config, observer.failures),
+		observer.drifted, observer.faults, observer.held, observer.checkpoints, observer.putBacks, observer.requests, observer.answers, observer.locks, newInventory(config, observer.failures),
 	}
 	if config.Kproximate {
 		collectors = append(collectors, newKproximate(config))
@@ -155,6 +158,7 @@ type Observer struct {
 	drifted               *prometheus.GaugeVec
 	faults                *prometheus.GaugeVec
 	held, checkpoints     prometheus.Gauge
+	putBacks              *prometheus.CounterVec
 	requests              *prometheus.HistogramVec
 	answers               *prometheus.CounterVec
 	locks                 *locks
@@ -198,6 +202,10 @@ func newObserver(config Config) *Observer {
 		checkpoints: prometheus.NewGauge(prometheus.GaugeOpts{
 			Namespace: namespace, Name: "history_checkpoint_places", Help: "Places outside the fleet's store that have the latest checkpoint of the history.",
 		}),
+		putBacks: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: namespace, Name: "history_put_backs_total",
+			Help: "How often the fleet's branch had lost what numaform wrote to it, and numaform pushed its copy again, by result.",
+		}, []string{labelResult}),
 		requests: histogram("proxmox_request_duration_seconds", "How long Proxmox took to respond to a request.", callBuckets,
 			labelRegion, labelMethod, labelPath),
 		answers: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -312,6 +320,16 @@ func (o *Observer) History(report *audit.Report, held bool, places int) {
 		o.held.Set(1)
 	}
 	o.checkpoints.Set(float64(places))
+}
+
+// HistoryPutBack records that the fleet's branch had lost what numaform wrote to it, and
+// whether numaform could push its copy again.
+func (o *Observer) HistoryPutBack(pushed bool) {
+	result := resultSuccess
+	if !pushed {
+		result = resultError
+	}
+	o.putBacks.WithLabelValues(result).Inc()
 }
 
 // Request returns a callback that records each request of a region's client.
