@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -21,30 +22,46 @@ import (
 
 	"github.com/numaform/numaform/internal/pvesim"
 	"github.com/numaform/numaform/internal/testenv"
+	"github.com/numaform/numaform/topology"
 )
 
 // mostCommands is the maximum number of commands on docs/first-node.md.
 const mostCommands = 10
 
-// TestFirstNode checks that the commands of docs/first-node.md create a VM, and leave
-// nothing in Proxmox except the template. The test runs them on a simulated Proxmox, whose
-// host it reaches with its own versions of ssh and scp.
+// TestFirstNode checks that the commands of docs/first-node.md and docs/tutorial.md create a
+// VM, and leave nothing in Proxmox except, on the former page, the template. The test runs
+// them on a simulated Proxmox, whose hosts it reaches with its own versions of ssh and scp.
 func TestFirstNode(t *testing.T) {
 	t.Parallel()
-	root, err := filepath.Abs(filepath.Join("..", ".."))
-	if err != nil {
-		t.Fatal(err)
+	for _, page := range []struct {
+		name, dir   string
+		hosts, most int
+	}{
+		{name: "first-node.md", dir: "first-node", hosts: 1, most: mostCommands},
+		{name: "tutorial.md", dir: "numaform/tutorial", hosts: 3, most: 20},
+	} {
+		t.Run(page.name, func(t *testing.T) {
+			t.Parallel()
+			root, err := filepath.Abs(filepath.Join("..", ".."))
+			if err != nil {
+				t.Fatal(err)
+			}
+			text, err := os.ReadFile(filepath.Join(root, "docs", page.name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			commands := shellCommands(string(text))
+			if len(commands) == 0 || len(commands) > page.most {
+				t.Fatalf("the page has %d commands, want 1 to %d", len(commands), page.most)
+			}
+			runPage(t, newProvedHosts(t, root, page.hosts), page.dir, commands)
+		})
 	}
-	page, err := os.ReadFile(filepath.Join(root, "docs", "first-node.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	commands := shellCommands(string(page))
-	if len(commands) == 0 || len(commands) > mostCommands {
-		t.Fatalf("the page has %d commands, want 1 to %d", len(commands), mostCommands)
-	}
+}
 
-	p := newProvedHost(t, root)
+// runPage runs the commands of a page, which work in the directory dir of the checkout.
+func runPage(t *testing.T, p *provedHost, dir string, commands []string) {
+	t.Helper()
 	before := p.inventory(t)
 	created := false
 	for _, command := range commands {
@@ -52,8 +69,8 @@ func TestFirstNode(t *testing.T) {
 		switch {
 		case strings.HasPrefix(command, "numaform init "):
 			// Proxmox shows the secret only once: a repetition must not overwrite it.
-			secret := p.read(t, "first-node/token")
-			if out := p.run(t, command); !strings.Contains(out, "already exists") || secret == "" || p.read(t, "first-node/token") != secret {
+			secret := p.read(t, dir+"/token")
+			if out := p.run(t, command); !strings.Contains(out, "already exists") || secret == "" || p.read(t, dir+"/token") != secret {
 				t.Fatalf("%s, repeated, lost the token:\n%s", command, out)
 			}
 		case strings.HasPrefix(command, "numaform apply "):
@@ -84,7 +101,7 @@ func TestGoVersion(t *testing.T) {
 		t.Fatal(err)
 	}
 	version := regexp.MustCompile(`(?m)^go (\S+)$`).FindStringSubmatch(string(module))[1]
-	for _, name := range []string{"README.md", "docs/first-node.md"} {
+	for _, name := range []string{"README.md", "docs/first-node.md", "docs/tutorial.md"} {
 		text, err := os.ReadFile(filepath.Join(root, name))
 		if err != nil {
 			t.Fatal(err)
@@ -132,34 +149,38 @@ func shellCommands(page string) []string {
 }
 
 // provedHost is a simulated Proxmox without a template, and a machine of a user who reaches
-// its host with ssh.
+// its hosts with ssh.
 type provedHost struct {
 	*pvesim.Server
-	dir string
-	env []string
+	dir   string
+	env   []string
+	hosts []topology.Host
 
 	// mu guards template, the name of the template that is being created.
 	mu       sync.Mutex
 	template string
 }
 
-// templateID is the VMID of the template on the page.
-const templateID = 9001
-
-func newProvedHost(t *testing.T, root string) *provedHost {
+func newProvedHosts(t *testing.T, root string, count int) *provedHost {
 	t.Helper()
-	hosts := testenv.Hosts(t)[:1]
-	// The VM exists from the start, because the simulator does not build images.
-	hosts[0].Templates[0].Name = "unused"
-	hosts[0].Templates[0].Options["template"] = "0"
+	hosts := append(testenv.Hosts(t), testenv.Host(t, "pve-3", "nuc-i7-1165g7-4c8t", 9003))[:count]
+	for i := range hosts {
+		// The VM exists from the start, because the simulator does not build images.
+		hosts[i].Templates[0].Name = "unused"
+		hosts[i].Templates[0].Options["template"] = "0"
+	}
 	server := testenv.Proxmox(t, func(config *pvesim.Config) {
 		config.Hosts = hosts
 		config.Tokens = []pvesim.Token{{ID: "other@pve!x", Secret: "s"}} // not numaform's
 	})
-	p := &provedHost{Server: server, dir: t.TempDir()}
+	p := &provedHost{Server: server, dir: t.TempDir(), hosts: hosts}
 	shell := httptest.NewServer(http.HandlerFunc(p.serve))
 	t.Cleanup(shell.Close)
 
+	git, err := exec.LookPath("git")
+	if err != nil {
+		t.Fatal(err)
+	}
 	files := map[string]string{
 		"host/etc/pve/pve-root-ca.pem": string(server.CertPEM()),
 		"hostbin/apt-get":              "#!/bin/sh\n",
@@ -167,6 +188,7 @@ func newProvedHost(t *testing.T, root string) *provedHost {
 		"hostbin/curl":                 "#!/bin/sh\nwhile [ \"$1\" != -o ]; do shift; done\necho image >\"$2\"\n",
 		// Building numaform again would take minutes: the program is in PATH.
 		"bin/make":     "#!/bin/sh\nexec grep -q \"^$1:\" " + filepath.Join(root, "Makefile") + "\n",
+		"bin/git":      "#!/bin/sh\n[ \"$1\" = clone ] || exec " + git + " \"$@\"\nmkdir numaform && cp -R ../checkout/examples numaform/\n",
 		"state":        "",
 		"host/root/.x": "",
 	}
@@ -245,14 +267,20 @@ func (p *provedHost) inventory(t *testing.T) map[string]string {
 		}
 		found[path] = string(data)
 	}
+	templates := map[string]bool{}
+	for _, host := range p.hosts {
+		templates[strconv.Itoa(host.Templates[0].VMID)] = true
+	}
 	for _, guest := range p.Guests() {
-		if guest.VMID != templateID {
-			found[fmt.Sprintf("guest %d", guest.VMID)] = guest.Raw
+		if id := strconv.Itoa(guest.VMID); !templates[id] {
+			found["guest "+id] = guest.Raw
 		}
 	}
-	for _, volume := range p.Volumes("pve-1") {
-		if !strings.Contains(volume, fmt.Sprintf("-%d-", templateID)) {
-			found[volume] = "exists"
+	for _, host := range p.hosts {
+		for _, volume := range p.Volumes(string(host.Name)) {
+			if !slices.ContainsFunc(strings.Split(volume, "-"), func(word string) bool { return templates[word] }) {
+				found[string(host.Name)+" "+volume] = "exists"
+			}
 		}
 	}
 	return found
@@ -275,7 +303,7 @@ func (p *provedHost) serve(w http.ResponseWriter, r *http.Request) {
 
 func (p *provedHost) execute(words []string) (string, error) {
 	if words[0] == "qm" && words[1] != "destroy" {
-		return "", p.makeTemplate(words[1], words[3:])
+		return "", p.makeTemplate(words[1], words[2], words[3:])
 	}
 	for i, word := range words {
 		if strings.Contains(word, " ") {
@@ -291,7 +319,7 @@ func (p *provedHost) execute(words []string) (string, error) {
 
 // makeTemplate simulates a qm command of make-template.sh: create stores the name, template
 // creates the finished template, and set has no effect.
-func (p *provedHost) makeTemplate(command string, options []string) error {
+func (p *provedHost) makeTemplate(command, vmid string, options []string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
@@ -302,9 +330,9 @@ func (p *provedHost) makeTemplate(command string, options []string) error {
 	case p.template == "":
 		return fmt.Errorf("qm %s before qm create", command)
 	case command == "template":
-		_, err := p.Shell(fmt.Sprintf("qm set %d --name %s", templateID, p.template))
+		_, err := p.Shell(fmt.Sprintf("qm set %s --name %s", vmid, p.template))
 		if err == nil {
-			_, err = p.Shell(fmt.Sprintf("qm template %d", templateID))
+			_, err = p.Shell("qm template " + vmid)
 		}
 		return err
 	}
