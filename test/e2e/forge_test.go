@@ -48,7 +48,7 @@ func TestPullRequestOfTheCommandLine(t *testing.T) {
 	if len(list) != 1 || !strings.Contains(out, gitea.URL+"/ops/fleet/pulls/1") || len(vms(stage)) != 0 {
 		t.Fatalf("%d pull requests, VMs %v:\n%s", len(list), vms(stage), out)
 	}
-	_, after, _ := strings.Cut(list[0].Body, "digest: `")
+	_, after, _ := strings.Cut(list[0].Body, "**digest:** `")
 	shown, _, _ := strings.Cut(after, "`")
 	var statuses []struct{ Context, Status, Description string }
 	call(http.MethodGet, "repos/ops/fleet/commits/"+list[0].Head.Sha+"/statuses", nil, &statuses)
