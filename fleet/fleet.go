@@ -364,6 +364,11 @@ func (f *Fleet) AllHosts() []topology.HostID {
 	return slices.Compact(hosts)
 }
 
+// On returns the VMs on a host.
+func (f *Fleet) On(host topology.HostID) []VM {
+	return slices.DeleteFunc(slices.Clone(f.VMs), func(vm VM) bool { return vm.Host != host })
+}
+
 // Sort sorts the fleet's regions and VMs. It does not sort Hosts.
 func (f *Fleet) Sort() {
 	slices.SortFunc(f.Regions, func(a, b Region) int { return cmp.Compare(a.Name, b.Name) })

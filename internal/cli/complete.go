@@ -14,6 +14,7 @@ import (
 
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/internal/operator"
+	"github.com/numaform/numaform/internal/status"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -96,7 +97,7 @@ func allPlans(ctx context.Context, _ Process, command *cobra.Command) ([]string,
 }
 
 func pendingPlans(ctx context.Context, _ Process, command *cobra.Command) ([]string, error) {
-	return planNames(ctx, command, func(plan *v1alpha1.ScalePlan) bool { return phaseOf(plan) == v1alpha1.ScalePlanPending })
+	return planNames(ctx, command, func(plan *v1alpha1.ScalePlan) bool { return status.Phase(plan) == v1alpha1.ScalePlanPending })
 }
 
 // planNames returns the names of the matching ScalePlans, each with its summary.

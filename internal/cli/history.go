@@ -14,8 +14,8 @@ import (
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/audit"
 	"github.com/numaform/numaform/internal/operator"
+	"github.com/numaform/numaform/internal/status"
 	"github.com/numaform/numaform/internal/store"
-	"github.com/numaform/numaform/state/guard"
 )
 
 func newHistory(process Process) *cobra.Command {
@@ -119,14 +119,7 @@ func (w *printer) history(entries []audit.Entry, details bool) {
 			fmt.Fprintln(table, "CHANGE\tKIND\tVERDICT\tRESULT\tBY\tWHY")
 			for i := range entries {
 				change := &entries[i].Change
-				decision := guard.Allow // the strictest decision for any host
-				for _, host := range change.Hosts {
-					decision = min(decision, host.Verdict.Decision)
-				}
-				for _, host := range change.Templates {
-					decision = min(decision, host.Verdict.Decision)
-				}
-				fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", change.ID, change.Kind, decision, resultOf(&entries[i]), by(change), change.Why)
+				fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", change.ID, change.Kind, status.Decision(change), status.Result(&entries[i]), status.By(change), change.Why)
 			}
 		})
 	}
@@ -144,62 +137,6 @@ func about(entries []audit.Entry, name string) []audit.Entry {
 		}
 	}
 	return found
-}
-
-// resultOf describes how a change ended, according to its records.
-func resultOf(entry *audit.Entry) string {
-	text := "unfinished"
-	switch {
-	case entry.Unreadable != "":
-		text = "unreadable"
-	case entry.Outcome != nil:
-		failed := 0
-		hosts := slices.Concat(entry.Outcome.Hosts, entry.Outcome.Templates)
-		for _, host := range hosts {
-			if host.Error != "" {
-				failed++
-			}
-		}
-		text = "done in " + entry.Outcome.Duration.Round(100*time.Millisecond).String()
-		if failed > 0 {
-			text = fmt.Sprintf("failed on %d of %d hosts", failed, len(hosts))
-		}
-	}
-	switch {
-	case !entry.Verified:
-		return doubted(entry.Doubt) + ": " + text
-	case entry.Unreadable != "" || entry.Outcome != nil && !entry.OutcomeVerified:
-		return doubted(entry.OutcomeDoubt) + " outcome: " + text
-	}
-	return text
-}
-
-// doubted describes a record that is not verified in one word.
-func doubted(doubt audit.Doubt) string {
-	if doubt == audit.DoubtForged || doubt == audit.DoubtUnsealed {
-		return string(doubt)
-	}
-	return "unverified"
-}
-
-// by names the user who ran a change and the users who approved it.
-func by(change *audit.Change) string {
-	var approvers []string
-	add := func(approver string) {
-		if approver != "" && !slices.Contains(approvers, approver) {
-			approvers = append(approvers, approver)
-		}
-	}
-	for _, host := range change.Hosts {
-		add(host.Approver)
-	}
-	for _, host := range change.Templates {
-		add(host.Approver)
-	}
-	if len(approvers) == 0 {
-		return change.Actor
-	}
-	return change.Actor + ", approved by " + strings.Join(approvers, ", ")
 }
 
 // historyEntry is a change as numaform history prints it.
@@ -270,7 +207,7 @@ func (w *printer) entry(entry *audit.Entry) {
 	change := &entry.Change
 	w.heading(change.ID + ": " + string(change.Kind))
 	w.printf("  why      %s\n  when     %s\n  by       %s, numaform %s\n  result   %s\n",
-		change.Why, change.Time.Format(time.RFC3339), by(change), change.Version, resultOf(entry))
+		change.Why, change.Time.Format(time.RFC3339), status.By(change), change.Version, status.Result(entry))
 	if entry.Unreadable != "" {
 		w.printf("  problem  %s\n", entry.Unreadable)
 	}

@@ -16,8 +16,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/numaform/numaform/api/v1alpha1"
-	approvals "github.com/numaform/numaform/internal/approval"
 	"github.com/numaform/numaform/internal/signature"
+	"github.com/numaform/numaform/internal/status"
 	"github.com/numaform/numaform/internal/term"
 	"github.com/numaform/numaform/topology"
 )
@@ -58,7 +58,7 @@ func newPlans(process Process) []*cobra.Command {
 			w := newPrinter(process)
 			w.scalePlan(plan, verbose)
 			approved, _ := plan.Approval()
-			if phaseOf(plan) == v1alpha1.ScalePlanPending && approved == "" {
+			if status.Phase(plan) == v1alpha1.ScalePlanPending && approved == "" {
 				from := clusterFlags(shown.kubeconfig)
 				w.printf("\nTo approve:  %s\nTo reject:   numaform reject %s%s --reason …\n",
 					w.Command(fmt.Sprintf("numaform approve %s%s --hash %s", plan.Name, from, plan.Spec.PlanHash), len("To approve:  ")), plan.Name, from)
@@ -131,7 +131,7 @@ func printPlans(ctx context.Context, process Process, terminal term.Terminal, c 
 		return printData(process, output, append([]v1alpha1.ScalePlan{}, list.Items...)) // an empty list, not null
 	}
 	w := &printer{Terminal: terminal, w: process.Stdout}
-	pending := func(plan v1alpha1.ScalePlan) bool { return phaseOf(&plan) == v1alpha1.ScalePlanPending }
+	pending := func(plan v1alpha1.ScalePlan) bool { return status.Phase(&plan) == v1alpha1.ScalePlanPending }
 	if !slices.ContainsFunc(list.Items, pending) {
 		w.printf("No changes are pending approval.\n")
 	}
@@ -158,7 +158,7 @@ func (w *printer) planTable(plans []v1alpha1.ScalePlan, wide bool) {
 	for i := range plans {
 		plan := &plans[i]
 		row := []string{
-			plan.Name, string(phaseOf(plan)), string(plan.Spec.Direction), string(plan.Spec.Verdict.Decision), plan.Spec.Summary,
+			plan.Name, string(status.Phase(plan)), string(plan.Spec.Direction), string(plan.Spec.Verdict.Decision), plan.Spec.Summary,
 			plan.Spec.ExpiresAt.UTC().Format(time.RFC3339),
 		}
 		if wide {
@@ -168,11 +168,6 @@ func (w *printer) planTable(plans []v1alpha1.ScalePlan, wide bool) {
 		rows = append(rows, row)
 	}
 	w.columns(columns, rows, wide)
-}
-
-// phaseOf returns the phase of a plan. A new plan has no phase yet and is pending.
-func phaseOf(plan *v1alpha1.ScalePlan) v1alpha1.ScalePlanPhase {
-	return cmp.Or(plan.Status.Phase, v1alpha1.ScalePlanPending)
 }
 
 // diff prints the plans of a ScalePlan: the whole text of the engine, or only the lines about
@@ -209,13 +204,13 @@ func (w *printer) scalePlan(plan *v1alpha1.ScalePlan, verbose bool) {
 	spec := &plan.Spec
 	w.printf("%s: %s\n", plan.Name, spec.Summary)
 	for _, line := range [][2]string{
-		{"Phase", strings.TrimSuffix(fmt.Sprintf("%s: %s", phaseOf(plan), plan.Status.Result), ": ")},
+		{"Phase", strings.TrimSuffix(fmt.Sprintf("%s: %s", status.Phase(plan), plan.Status.Result), ": ")},
 		{"NodePools", strings.Join(spec.NodePools, ", ")},
 		{"Requested by", strings.TrimSuffix(fmt.Sprintf("%s: %s", spec.RequestedBy, spec.Why), ": ")},
 		{"Expires", spec.ExpiresAt.UTC().Format(time.RFC3339)},
 		{"Approved by", cmp.Or(plan.Status.Approver, spec.ApprovedBy)},
-		{"Waits for", waitsFor(plan)},
-		{"Break-glass", glassOf(spec)},
+		{"Waits for", status.WaitsFor(plan)},
+		{"Break-glass", status.BreakGlass(spec)},
 		{"Hash", spec.PlanHash},
 	} {
 		if line[1] != "" {
@@ -253,26 +248,9 @@ func (w *printer) scalePlan(plan *v1alpha1.ScalePlan, verbose bool) {
 	}
 	w.heading("Diff")
 	w.diff(strings.TrimRight(spec.Diff, "\n"), verbose)
-	if phaseOf(plan) == v1alpha1.ScalePlanPending {
+	if status.Phase(plan) == v1alpha1.ScalePlanPending {
 		w.planSummary(spec)
 	}
-}
-
-// waitsFor returns why a plan cannot begin yet, besides a missing approval, or "".
-func waitsFor(plan *v1alpha1.ScalePlan) string {
-	if phaseOf(plan) != v1alpha1.ScalePlanPending {
-		return ""
-	}
-	text := ""
-	for _, condition := range plan.Status.Conditions {
-		switch {
-		case condition.Type == approvals.ConditionSufficient && condition.Status == metav1.ConditionFalse:
-			return strings.ReplaceAll(condition.Message, "\n", "; ") // it also names a freeze window
-		case condition.Type == approvals.ConditionFrozen && condition.Status == metav1.ConditionTrue:
-			text = strings.TrimPrefix(condition.Message, "waits for ")
-		}
-	}
-	return text
 }
 
 // signatureOf describes a signature of a plan's approval by the fingerprint of its key. Whether
@@ -291,14 +269,6 @@ func signatureOf(plan *v1alpha1.ScalePlan, armored string) string {
 		return "invalid: " + err.Error()
 	}
 	return ssh.FingerprintSHA256(key)
-}
-
-// glassOf describes the break-glass approval of a plan, or returns "".
-func glassOf(spec *v1alpha1.ScalePlanSpec) string {
-	if spec.BreakGlass == nil {
-		return ""
-	}
-	return fmt.Sprintf("%s (%s, until %s)", spec.BreakGlass.Reason, spec.BreakGlass.User, spec.BreakGlass.Until.UTC().Format(time.RFC3339))
 }
 
 // planSummary prints the facts for an approver below the diff.
@@ -362,7 +332,7 @@ func (d *decision) decide(ctx context.Context, process Process, name string, cha
 	}
 	approved, approver := plan.Approval()
 	rejected, rejecter := plan.Rejection()
-	switch phase := phaseOf(plan); {
+	switch phase := status.Phase(plan); {
 	case phase != v1alpha1.ScalePlanPending:
 		return fmt.Errorf("plan %s is %s: %s; to list the plans, run numaform plans", name, phase, cmp.Or(plan.Status.Result, "its change is in progress"))
 	case approved != "" && !d.amends():

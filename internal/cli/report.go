@@ -391,8 +391,8 @@ func (w *printer) maps(p *proposal, columns int) {
 				return vm.Host == id && fleet.VMID(guest.VMID) == vm.VMID && fleet.Key(guest.Key) == vm.Key
 			})
 		})
-		before := cpumap.Owners(host, vmsOn(&p.change.Before, id))
-		after := cpumap.Owners(&remaining, vmsOn(&p.change.After, id))
+		before := cpumap.Owners(host, p.change.Before.On(id))
+		after := cpumap.Owners(&remaining, p.change.After.On(id))
 		draw := func(heading string, owners cpumap.Ownership) {
 			w.heading(fmt.Sprintf(heading, id))
 			w.raw(cpumap.Text(host, owners, cpumap.Options{Width: columns}))

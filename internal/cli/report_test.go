@@ -21,6 +21,7 @@ import (
 	"github.com/numaform/numaform/internal/operator"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/scheduling"
+	"github.com/numaform/numaform/internal/status"
 	"github.com/numaform/numaform/internal/term"
 	"github.com/numaform/numaform/state/guard"
 	"github.com/numaform/numaform/topology"
@@ -391,8 +392,8 @@ func TestLockLines(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 11, 21, 13, 45, 1, 0, time.UTC)
 	const apply = "OperationTypeApply"
-	r := &statusReport{Locks: []lockStatus{
-		{Where: lockOfFleet, Holder: "process 7 on a"},
+	r := &status.Report{Locks: []status.Lock{
+		{Where: status.FleetLock, Holder: "process 7 on a"},
 		{Where: "state of lab/pve-1", Holder: "root@a", Since: at.Add(time.Second), Operation: apply},
 		{Where: "state of lab/pve-2", Holder: "root@a", Since: at, Operation: apply},
 		{Where: "state of lab/pve-3", Holder: "root@b", Since: at, Operation: apply},
@@ -404,19 +405,19 @@ func TestLockLines(t *testing.T) {
 		"state of lab/pve-3: held by root@b since 2026-11-21T13:45:01Z for " + apply,
 		"state of lab/pve-4: held by an unknown process",
 	}
-	if diff := gocmp.Diff(want, r.lockLines()); diff != "" {
+	if diff := gocmp.Diff(want, lockLines(r)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	o := &options{config: "numaform.yaml"}
-	if got := r.next(o, podSource{known: true}); got != "numaform status --watch" {
+	if got := nextAfter(r, 0, o, podSource{known: true}); got != "numaform status --watch" {
 		t.Errorf("while a process holds the lock of the fleet: %s", got)
 	}
 	r.Locks = r.Locks[1:]
-	if got := r.next(o, podSource{known: true}); got != "numaform doctor" {
+	if got := nextAfter(r, 0, o, podSource{known: true}); got != "numaform doctor" {
 		t.Errorf("while only states are locked: %s", got)
 	}
-	r = &statusReport{UnknownLocks: "only the engine can read locks of the backend pg"}
-	if got := r.lockLines(); len(got) != 1 || !strings.HasSuffix(got[0], "the backend pg: to check them, run numaform doctor") {
+	r = &status.Report{UnknownLocks: "only the engine can read locks of the backend pg"}
+	if got := lockLines(r); len(got) != 1 || !strings.HasSuffix(got[0], "the backend pg: to check them, run numaform doctor") {
 		t.Errorf("unknown locks: %q", got)
 	}
 }

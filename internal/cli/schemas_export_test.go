@@ -5,6 +5,7 @@ import (
 	"github.com/numaform/numaform/internal/conformance"
 	"github.com/numaform/numaform/internal/doctor"
 	"github.com/numaform/numaform/internal/scheduling"
+	"github.com/numaform/numaform/internal/status"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -25,9 +26,9 @@ type Output struct {
 // Outputs returns the outputs with a published schema.
 func Outputs() []Output {
 	return []Output{
-		{"status", "numaform status -o json", statusReport{}},
-		{"get-vms", "numaform get vms -o json", []vmStatus{}},
-		{"get-hosts", "numaform get hosts -o json", []hostStatus{}},
+		{"status", "numaform status -o json", status.Report{}},
+		{"get-vms", "numaform get vms -o json", []status.VM{}},
+		{"get-hosts", "numaform get hosts -o json", []status.Host{}},
 		{"get-plans", "numaform get plans -o json", []v1alpha1.ScalePlan{}},
 		{"get-plan", "numaform get plans NAME -o json", v1alpha1.ScalePlan{}},
 		{"doctor", "numaform doctor -o json", doctorReport{}},

@@ -200,7 +200,7 @@ var comments = sync.OnceValues(func() (map[string]string, error) {
 	docs := map[string]string{}
 	for _, dir := range []string{
 		"api/v1alpha1", "fleet", "internal/audit", "internal/cli", "internal/conformance", "internal/doctor", "internal/scaler",
-		"internal/scheduling", "planner", "state", "state/guard", "topology",
+		"internal/scheduling", "internal/status", "planner", "state", "state/guard", "topology",
 	} {
 		files, err := filepath.Glob(filepath.Join("../..", dir, "*.go"))
 		if err != nil {

@@ -249,7 +249,7 @@ func (s *session) addUnreadHosts(ctx context.Context, unread []operator.Unread) 
 	}
 	var hosts []topology.Host
 	for _, id := range current.AllHosts() {
-		vms := vmsOn(&current, id)
+		vms := current.On(id)
 		if len(vms) == 0 || s.snapshot.Host(id) != nil ||
 			!slices.ContainsFunc(unread, func(u operator.Unread) bool { return u.Region == id.Region }) {
 			continue
@@ -311,9 +311,4 @@ func (s *session) checkNotLost(ctx context.Context, current *fleet.Fleet) error 
 	return fmt.Errorf("the fleet in %s is empty, but Proxmox has %s with clusterID %q (%s); nothing was changed: set fleet in numaform.yaml "+
 		"to the fleet's directory or repository, or restore its files from version control; if they cannot be restored, destroy these VMs "+
 		"or choose another clusterID", s.config.FleetDir(), topology.Count(len(names), "VM"), s.config.ClusterID, topology.Named(names))
-}
-
-// vmsOn returns the fleet's VMs on a host.
-func vmsOn(f *fleet.Fleet, host topology.HostID) []fleet.VM {
-	return slices.DeleteFunc(slices.Clone(f.VMs), func(vm fleet.VM) bool { return vm.Host != host })
 }

@@ -8,177 +8,16 @@ import (
 	"strings"
 	"time"
 
-	"github.com/numaform/numaform/fleet"
-	"github.com/numaform/numaform/internal/audit"
 	"github.com/numaform/numaform/internal/doctor"
+	"github.com/numaform/numaform/internal/status"
 	"github.com/numaform/numaform/internal/term"
 	"github.com/numaform/numaform/topology"
 )
 
-// newStatusReport returns the status of a fleet, from its files, its history and a snapshot
-// of Proxmox.
-func newStatusReport(clusterID string, current *fleet.Fleet, snapshot *topology.Snapshot, entries []audit.Entry) *statusReport {
-	r := &statusReport{ClusterID: clusterID, Pools: []poolStatus{}, Hosts: []hostStatus{}, VMs: []vmStatus{}}
-	pools := map[string]*poolStatus{}
-	for i := range current.VMs {
-		vm := &current.VMs[i]
-		state, drift := compare(vm, clusterID, snapshot)
-		status := vmStatus{
-			Name:         vm.Name,
-			VMID:         vm.VMID,
-			Host:         vm.Host,
-			Pool:         vm.Pool,
-			NodeClass:    vm.NodeClass,
-			InstanceType: vm.InstanceType,
-			Policy:       vm.Policy,
-			VCPUs:        vm.VCPUs,
-			MemoryMiB:    vm.MemoryMiB,
-			CPUs:         vm.CPUs,
-			State:        state,
-		}
-		for _, cell := range vm.Cells {
-			status.NUMANodes = status.NUMANodes.Union(cell.HostNodes)
-		}
-		r.VMs = append(r.VMs, status)
-		for _, what := range drift {
-			r.Drift = append(r.Drift, driftStatus{VM: vm.Name, Host: vm.Host, What: what})
-		}
-		pool := pools[vm.Pool]
-		if pool == nil {
-			pool = &poolStatus{Name: vm.Pool}
-			pools[vm.Pool] = pool
-		}
-		pool.VMs++
-		pool.VCPUs += vm.VCPUs
-		pool.MemoryMiB += vm.MemoryMiB
-		if state == vmRunning {
-			pool.Running++
-		}
-	}
-	slices.SortFunc(r.VMs, func(a, b vmStatus) int { return cmp.Or(a.Host.Compare(b.Host), cmp.Compare(a.VMID, b.VMID)) })
-	slices.SortStableFunc(r.Drift, func(a, b driftStatus) int { return cmp.Or(a.Host.Compare(b.Host), cmp.Compare(a.VM, b.VM)) })
-	for _, name := range slices.Sorted(maps.Keys(pools)) {
-		r.Pools = append(r.Pools, *pools[name])
-	}
-	for i := range snapshot.Hosts {
-		host := &snapshot.Hosts[i]
-		r.Hosts = append(r.Hosts, newHostStatus(host, vmsOn(current, host.ID()), clusterID))
-	}
-	if len(entries) > 0 {
-		r.addLast(&entries[len(entries)-1])
-	}
-	r.addProblems(snapshot)
-	return r
-}
-
-// addLast adds the last change.
-func (r *statusReport) addLast(last *audit.Entry) {
-	r.LastChange = &changeStatus{ID: last.Change.ID, Kind: string(last.Change.Kind), Why: last.Change.Why, Result: resultOf(last)}
-	for _, open := range last.Unfinished() {
-		r.Unfinished = append(r.Unfinished, open.Host)
-	}
-	for _, host := range last.Change.Hosts {
-		if host.Error != "" {
-			r.Failed = append(r.Failed, failedStatus{Host: host.Host, Error: host.Error})
-		}
-	}
-	if last.Outcome == nil {
-		return
-	}
-	for _, host := range last.Outcome.Hosts {
-		if host.Error != "" {
-			r.Failed = append(r.Failed, failedStatus{Host: host.Host, Error: host.Error})
-		}
-	}
-}
-
-// addProblems adds one problem for each kind of fault, with the hosts or VMs that have it.
-func (r *statusReport) addProblems(snapshot *topology.Snapshot) {
-	var problems doctor.Report
-	for i := range r.Hosts {
-		what := "offline: start it"
-		switch {
-		case r.Hosts[i].State == hostOnline:
-			continue
-		case r.Hosts[i].State == hostMaintenance:
-			what = "in maintenance mode, so no new nodes are created there"
-		case snapshot.Hosts[i].Problem != "":
-			what = snapshot.Hosts[i].Problem
-		}
-		problems = append(problems, doctor.Finding{Where: r.Hosts[i].Host.String(), What: what})
-	}
-	for _, state := range []struct{ state, fix string }{
-		{vmMissing, "missing from Proxmox: to re-create %[1]s, run numaform apply; to remove %[1]s from the fleet, run numaform remove"},
-		{vmStopped, "stopped: start %[1]s in Proxmox; to remove %[1]s from the fleet, run numaform remove"},
-	} {
-		var names []string
-		for i := range r.VMs {
-			if r.VMs[i].State == state.state {
-				names = append(names, r.VMs[i].Name)
-			}
-		}
-		objects := "them"
-		if len(names) == 1 {
-			objects = "it"
-		}
-		for _, name := range names {
-			problems = append(problems, doctor.Finding{Where: name, What: fmt.Sprintf(state.fix, objects)})
-		}
-	}
-	r.Problems = append(r.Problems, linesOf(problems)...)
-	if len(r.Unfinished) > 0 {
-		var hosts []string
-		for _, host := range r.Unfinished {
-			hosts = append(hosts, host.String())
-		}
-		r.Problems = append(r.Problems, fmt.Sprintf("change %s is incomplete on %s: if no numaform process is running, run numaform apply to finish it",
-			r.LastChange.ID, topology.Named(hosts)))
-	}
-}
-
-// compare returns the state of a VM in Proxmox, and how it differs there from its file. It
-// finds the VM by its key on each host of the region.
-func compare(vm *fleet.VM, clusterID string, snapshot *topology.Snapshot) (state string, drift []string) {
-	for i := range snapshot.Hosts {
-		host := &snapshot.Hosts[i]
-		for j := range host.Guests {
-			guest := &host.Guests[j]
-			if host.Region != vm.Host.Region || guest.ClusterID != clusterID || fleet.Key(guest.Key) != vm.Key {
-				continue
-			}
-			if host.ID() != vm.Host {
-				drift = append(drift, fmt.Sprintf("on %s instead of %s", host.ID(), vm.Host))
-			}
-			if guest.VCPUs != vm.VCPUs {
-				drift = append(drift, fmt.Sprintf("%d vCPUs instead of %d", guest.VCPUs, vm.VCPUs))
-			}
-			if guest.MemoryMiB != vm.MemoryMiB {
-				drift = append(drift, fmt.Sprintf("%d MiB of memory instead of %d MiB", guest.MemoryMiB, vm.MemoryMiB))
-			}
-			if guest.Running && !guest.Pins.IsEmpty() && !guest.Pins.Equal(vm.CPUs) {
-				drift = append(drift, fmt.Sprintf("pinned to CPUs %s instead of %s", guest.Pins, cmp.Or(vm.CPUs.String(), "none")))
-			}
-			switch {
-			case guest.Lock != "":
-				return vmLocked, nil // Proxmox is still changing the VM
-			case guest.Running:
-				return vmRunning, drift
-			case vm.Standby:
-				return vmStandby, drift
-			default:
-				return vmStopped, drift
-			}
-		}
-	}
-	if host := snapshot.Host(vm.Host); host == nil || !host.Online || host.Problem != "" {
-		return vmUnknown, nil
-	}
-	return vmMissing, nil
-}
-
-// next returns the command to run next: the one that resolves the most urgent matter. If
-// neither a cluster nor manifests are known, it is one that works without.
-func (r *statusReport) next(o *options, pods podSource) string {
+// nextAfter returns the command to run next: the one that resolves the most urgent matter. If
+// neither a cluster nor manifests are known, it is one that works without. unread is the
+// number of regions that do not respond.
+func nextAfter(r *status.Report, unread int, o *options, pods podSource) string {
 	from := o.source()
 	states := map[string]int{}
 	for i := range r.VMs {
@@ -189,7 +28,7 @@ func (r *statusReport) next(o *options, pods podSource) string {
 		hosts[r.Hosts[i].State]++
 	}
 	switch {
-	case len(r.Locks) > 0 && r.Locks[0].Where != lockOfFleet:
+	case len(r.Locks) > 0 && r.Locks[0].Where != status.FleetLock:
 		return "numaform doctor" + from // it reports how to release a lock whose holder is dead
 	case len(r.Locks) > 0:
 		return "numaform status" + from + " --watch"
@@ -199,11 +38,11 @@ func (r *statusReport) next(o *options, pods podSource) string {
 		return "numaform apply" + pods.flags
 	case len(r.Unfinished) > 0, len(r.Failed) > 0:
 		return "numaform history" + from + " " + r.LastChange.ID
-	case states[vmMissing] > 0 && pods.known:
+	case states[status.VMMissing] > 0 && pods.known:
 		return "numaform plan" + pods.flags
-	case len(r.Drift) > 0 || states[vmStopped]+states[vmMissing] > 0:
+	case len(r.Drift) > 0 || states[status.VMStopped]+states[status.VMMissing] > 0:
 		return "numaform drift" + from
-	case r.unread > 0 || hosts[hostOffline] > 0 || hosts[hostUnreadable] > 0, len(r.VMs) == 0 && !pods.known:
+	case unread > 0 || hosts[status.HostOffline] > 0 || hosts[status.HostUnreadable] > 0, len(r.VMs) == 0 && !pods.known:
 		return "numaform doctor" + from
 	case len(r.VMs) == 0:
 		return "numaform plan" + pods.flags
@@ -215,7 +54,7 @@ func (r *statusReport) next(o *options, pods podSource) string {
 const mostHosts = 8
 
 // status prints the report: the totals first, the next command last.
-func (w *printer) status(r *statusReport, wide bool) {
+func (w *printer) status(r *status.Report, wide bool) {
 	w.printf("%s\n", w.statusTotals(r))
 	if len(r.Pools) > 0 {
 		var rows [][]string
@@ -244,13 +83,13 @@ func (w *printer) status(r *statusReport, wide bool) {
 		text, _, _ := strings.Cut(f.Error, "\n")
 		failed = append(failed, doctor.Finding{Where: f.Host.String(), What: strings.TrimPrefix(text, "host "+f.Host.String()+": ")})
 	}
-	w.list(w.Paint(term.Red, "Failed"), linesOf(failed))
+	w.list(w.Paint(term.Red, "Failed"), failed.Lines())
 	var drift doctor.Report
 	for _, d := range r.Drift {
 		drift = append(drift, doctor.Finding{Where: d.VM, What: d.What})
 	}
-	w.list(w.Paint(term.Yellow, "Drift"), linesOf(drift))
-	w.list("Locks", r.lockLines())
+	w.list(w.Paint(term.Yellow, "Drift"), drift.Lines())
+	w.list("Locks", lockLines(r))
 	w.list(w.Paint(term.Red, "Problems"), r.Problems)
 	if c := r.LastChange; c != nil {
 		w.list("Last change", []string{fmt.Sprintf("%s: %s, %s: %s", c.ID, c.Kind, c.Result, c.Why)})
@@ -263,10 +102,10 @@ func (w *printer) status(r *statusReport, wide bool) {
 }
 
 // lockLines returns a line for each holder of locks.
-func (r *statusReport) lockLines() []string {
+func lockLines(r *status.Report) []string {
 	type holder struct{ who, operation string }
 	var holders []holder
-	held := map[holder][]lockStatus{}
+	held := map[holder][]status.Lock{}
 	for _, lock := range r.Locks {
 		by := holder{who: lock.Holder, operation: lock.Operation}
 		if held[by] == nil {
@@ -306,20 +145,20 @@ func (r *statusReport) lockLines() []string {
 }
 
 // statusTotals returns the first line of status.
-func (w *printer) statusTotals(r *statusReport) string {
+func (w *printer) statusTotals(r *status.Report) string {
 	states := map[string]int{}
 	for i := range r.VMs {
 		states[r.VMs[i].State]++
 	}
 	line := fmt.Sprintf("%s: %s", w.Bold(r.ClusterID), topology.Count(len(r.VMs), "VM"))
-	for _, state := range []string{vmRunning, vmStandby, vmStopped, vmLocked, vmMissing, vmUnknown} {
+	for _, state := range []string{status.VMRunning, status.VMStandby, status.VMStopped, status.VMLocked, status.VMMissing, status.VMUnknown} {
 		if n := states[state]; n > 0 {
 			line += fmt.Sprintf(", %d %s", n, w.vmState(state))
 		}
 	}
 	usable := 0
 	for i := range r.Hosts {
-		if r.Hosts[i].State == hostOnline {
+		if r.Hosts[i].State == status.HostOnline {
 			usable++
 		}
 	}
@@ -347,23 +186,14 @@ func (w *printer) statusTotals(r *statusReport) string {
 // vmState returns a VM's state in its color.
 func (w *printer) vmState(state string) string {
 	switch state {
-	case vmRunning:
+	case status.VMRunning:
 		return w.Paint(term.Green, state)
-	case vmMissing:
+	case status.VMMissing:
 		return w.Paint(term.Red, state)
-	case vmStandby:
+	case status.VMStandby:
 		return state
 	}
 	return w.Paint(term.Yellow, state)
-}
-
-// linesOf returns each sentence once, with its places.
-func linesOf(report doctor.Report) []string {
-	var lines []string
-	for _, finding := range report.Grouped() {
-		lines = append(lines, finding.Line())
-	}
-	return lines
 }
 
 // list prints lines below a title, or nothing.
@@ -383,7 +213,7 @@ func (w *printer) nextCommand(command string) {
 }
 
 // regionTable prints a row for each region with the sums of its hosts.
-func (w *printer) regionTable(hosts []hostStatus) {
+func (w *printer) regionTable(hosts []status.Host) {
 	sums := map[topology.RegionName][]int64{}
 	for i := range hosts {
 		h := &hosts[i]
@@ -393,7 +223,7 @@ func (w *printer) regionTable(hosts []hostStatus) {
 			sums[h.Host.Region] = sum
 		}
 		online, freeCPUs, freeMiB := int64(0), int64(0), int64(0)
-		if h.State == hostOnline { // a VM can be placed only there
+		if h.State == status.HostOnline { // a VM can be placed only there
 			online, freeCPUs, freeMiB = 1, int64(h.FreeCPUs), h.FreeMemoryMiB
 		}
 		for j, n := range []int64{1, online, int64(h.CPUs), freeCPUs, h.MemoryMiB, freeMiB, int64(h.VMs), int64(h.Shared), int64(h.Others)} {
@@ -426,7 +256,7 @@ func (w *printer) regionTable(hosts []hostStatus) {
 }
 
 // vmTable prints a row for each VM.
-func (w *printer) vmTable(vms []vmStatus, wide bool) {
+func (w *printer) vmTable(vms []status.VM, wide bool) {
 	if len(vms) == 0 {
 		w.printf("The fleet has no VMs.\n")
 		return

@@ -17,6 +17,7 @@ import (
 	"github.com/numaform/numaform/internal/cpumap"
 	"github.com/numaform/numaform/internal/doctor"
 	"github.com/numaform/numaform/internal/operator"
+	"github.com/numaform/numaform/internal/status"
 	"github.com/numaform/numaform/internal/sysfs"
 	"github.com/numaform/numaform/internal/term"
 	"github.com/numaform/numaform/topology"
@@ -90,7 +91,7 @@ func newTopology(process Process) *cobra.Command {
 			owners := map[topology.HostID]cpumap.Ownership{}
 			for i := range snapshot.Hosts {
 				host := &snapshot.Hosts[i]
-				owners[host.ID()] = cpumap.Owners(host, vmsOn(desired, host.ID()))
+				owners[host.ID()] = cpumap.Owners(host, desired.On(host.ID()))
 			}
 			if o.output == "svg" {
 				return write(process, cpumap.SVG(snapshot.Hosts, owners), nil)
@@ -165,7 +166,7 @@ func agentReport(host *topology.Host, clusterID string) doctor.Report {
 	}
 	state := doctor.Finding{Where: host.ID().String(), What: "agent none"}
 	if a := host.Agent; a != nil {
-		state.What, state.Values = topology.Sentence("agent %s, isolation %s, last report %s ago", a.Version, a.Isolation, topology.Elapsed(reportAge(host)))
+		state.What, state.Values = topology.Sentence("agent %s, isolation %s, last report %s ago", a.Version, a.Isolation, topology.Elapsed(status.ReportAge(host)))
 	}
 	return append(doctor.Report{state}, agentFaults(host, clusterID)...)
 }
@@ -193,15 +194,12 @@ func agentFaults(host *topology.Host, clusterID string) doctor.Report {
 	return report
 }
 
-// reportAge returns the time between the agent's last report and the snapshot.
-func reportAge(host *topology.Host) time.Duration { return max(host.ReadAt.Sub(host.Agent.At), 0) }
-
 // topology prints a table of hosts, followed by the problems of hosts and agents.
 func (w *printer) topology(snapshot *topology.Snapshot, desired *fleet.Fleet, clusterID string, wide bool) {
-	hosts := make([]hostStatus, len(snapshot.Hosts))
+	hosts := make([]status.Host, len(snapshot.Hosts))
 	for i := range hosts {
 		host := &snapshot.Hosts[i]
-		hosts[i] = newHostStatus(host, vmsOn(desired, host.ID()), clusterID)
+		hosts[i] = status.NewHost(host, desired.On(host.ID()), clusterID)
 	}
 	w.hostTable(hosts, wide)
 	if problems := hostProblems(snapshot.Hosts, clusterID); len(problems) > 0 {

@@ -10,6 +10,7 @@ import (
 	"github.com/numaform/numaform/internal/audit"
 	"github.com/numaform/numaform/internal/cpumap"
 	"github.com/numaform/numaform/internal/doctor"
+	"github.com/numaform/numaform/internal/status"
 	"github.com/numaform/numaform/internal/term"
 	"github.com/numaform/numaform/topology"
 )
@@ -25,7 +26,7 @@ type Views struct {
 }
 
 // Pending is a change that is pending approval.
-type Pending = pendingStatus
+type Pending = status.Pending
 
 // Output returns the output of a command, such as "status" or "get hosts -o wide".
 func (v *Views) Output(command string, terminal term.Terminal) string {
@@ -51,7 +52,7 @@ func (v *Views) Output(command string, terminal term.Terminal) string {
 		owners := map[topology.HostID]cpumap.Ownership{}
 		for i := range v.Snapshot.Hosts {
 			host := &v.Snapshot.Hosts[i]
-			owners[host.ID()] = cpumap.Owners(host, vmsOn(&v.Fleet, host.ID()))
+			owners[host.ID()] = cpumap.Owners(host, v.Fleet.On(host.ID()))
 		}
 		return string(draw(terminal, v.Snapshot.Hosts, owners, v.ClusterID))
 	default:
@@ -60,13 +61,13 @@ func (v *Views) Output(command string, terminal term.Terminal) string {
 	return out.String()
 }
 
-func (v *Views) report() *statusReport {
-	r := newStatusReport(v.ClusterID, &v.Fleet, &v.Snapshot, v.History)
+func (v *Views) report() *status.Report {
+	r := status.New(v.ClusterID, &v.Fleet, &v.Snapshot, v.History)
 	r.Pending = v.Pending
 	if v.LockedBy != "" {
-		r.Locks = []lockStatus{{Where: "fleet", Holder: v.LockedBy}}
+		r.Locks = []status.Lock{{Where: "fleet", Holder: v.LockedBy}}
 	}
-	r.Next = r.next(&options{config: "numaform.yaml"}, podSource{known: true})
+	r.Next = nextAfter(r, 0, &options{config: "numaform.yaml"}, podSource{known: true})
 	return r
 }
 

@@ -46,6 +46,15 @@ func (r Report) Grouped() Report {
 	return grouped
 }
 
+// Lines returns each sentence once, with its places.
+func (r Report) Lines() []string {
+	var lines []string
+	for _, finding := range r.Grouped() {
+		lines = append(lines, finding.Line())
+	}
+	return lines
+}
+
 // listed lists places as topology.Named, with the number of places after a range:
 // "lab/pve01…pve40 (40)", "class a on lab/pve1, lab/pve2; class b on lab/pve1".
 func listed(places []string) string {

@@ -24,7 +24,7 @@ type Row struct {
 
 // Programs is the floor of main packages and of end-to-end tests. They may use support
 // packages.
-const Programs = 10
+const Programs = 12
 
 // Table returns the floors of numaform's packages, lowest first.
 func Table() []Row {
@@ -101,13 +101,15 @@ func Table() []Row {
 		{Package: "internal/doctor", Floor: 6},
 		{Package: "internal/review", Floor: 6},
 
-		{Package: "internal/operator", Floor: 7},
-		{Package: "internal/testenv", Floor: 7, Support: true},
+		{Package: "internal/status", Floor: 7},
 
-		{Package: "internal/cli", Floor: 8},
-		{Package: "internal/layering", Floor: 8},
+		{Package: "internal/operator", Floor: 9},
+		{Package: "internal/testenv", Floor: 9, Support: true},
 
-		{Package: "internal/demo", Floor: 9, Support: true},
+		{Package: "internal/cli", Floor: 10},
+		{Package: "internal/layering", Floor: 10},
+
+		{Package: "internal/demo", Floor: 11, Support: true},
 
 		{Package: "cmd/numaform", Floor: Programs},
 		{Package: "cmd/numaform-agent", Floor: Programs, Without: agentWithout()},

@@ -1,0 +1,55 @@
+package status_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/status"
+	"github.com/numaform/numaform/topology"
+)
+
+// TestStates checks that a VM is found by its key on each host of its region, and nowhere else.
+func TestStates(t *testing.T) {
+	t.Parallel()
+	guest := func(cluster, key string) topology.Guest {
+		return topology.Guest{ClusterID: cluster, Key: key, Kind: topology.GuestVM, Running: true, VCPUs: 4, MemoryMiB: 8192}
+	}
+	snapshot := &topology.Snapshot{Hosts: []topology.Host{
+		{Region: "a", Name: "pve1", Online: true, Guests: []topology.Guest{guest("prod", "here"), guest("prod", "moved-2"), guest("other", "foreign")}},
+		{Region: "a", Name: "pve2", Online: true, Guests: []topology.Guest{guest("prod", "moved"), guest("prod", "moved-2")}},
+		{Region: "a", Name: "pve3"},
+		{Region: "b", Name: "pve1", Online: true, Guests: []topology.Guest{guest("prod", "elsewhere")}},
+	}}
+	current := &fleet.Fleet{}
+	for _, vm := range []struct {
+		key  string
+		host topology.HostName
+	}{
+		{"here", "pve1"}, {"moved", "pve1"}, {"moved-2", "pve2"}, {"foreign", "pve1"}, {"elsewhere", "pve1"}, {"lost", "pve3"}, {"gone", "pve9"},
+	} {
+		one := fleet.VM{Key: fleet.Key(vm.key), VMID: fleet.VMID(len(current.VMs)), Name: vm.key}
+		one.Host = topology.HostID{Region: "a", Host: vm.host}
+		one.VCPUs, one.MemoryMiB = 4, 8192
+		current.VMs = append(current.VMs, one)
+	}
+	r := status.New("prod", current, snapshot, nil)
+	got := map[string]string{}
+	for i := range r.VMs {
+		got[r.VMs[i].Name] = r.VMs[i].State
+	}
+	for _, d := range r.Drift {
+		got[d.VM] += ", " + d.What
+	}
+	want := map[string]string{
+		"here": "running", "moved": "running, on a/pve2 instead of a/pve1", "moved-2": "running, on a/pve1 instead of a/pve2",
+		"foreign": "missing", "elsewhere": "missing", "lost": "unknown", "gone": "unknown",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("states (-want +got):\n%s", diff)
+	}
+	if len(r.Hosts) != 4 || r.Hosts[2].State != status.HostOffline {
+		t.Errorf("hosts: %+v", r.Hosts)
+	}
+}
