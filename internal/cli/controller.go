@@ -80,6 +80,8 @@ func newController(process Process) *cobra.Command {
 	flags.StringVar(&s.MetricsAddress, "metrics-bind-address", ":8080", "address of the metrics endpoint; 0 disables it")
 	flags.StringVar(&s.ProbeAddress, "health-probe-bind-address", ":8081", "address of the health probe endpoint; 0 disables it")
 	flags.StringVar(&s.ProfileAddress, "pprof-bind-address", "0", "address of the Go profiles at /debug/pprof/, such as 127.0.0.1:6060; 0 disables them")
+	flags.StringVar(&s.PageAddress, "page-bind-address", "0", "address of the read-only web page, such as 127.0.0.1:8082; 0 disables it")
+	flags.StringVar(&s.PageTLSDir, "page-tls-dir", "", "directory with tls.crt and tls.key of the web page; required unless its address is a loopback address")
 	flags.DurationVar(&s.BatchIdle, "batch-idle-duration", time.Second, "maximum time without a new pending pod before a batch ends; it is shorter if the pods of a batch arrive quickly")
 	flags.DurationVar(&s.BatchMax, "batch-max-duration", 10*time.Second, "maximum duration of a batch of pending pods")
 	flags.Var(choose(&o.preferences, "Respect", "Ignore"), "preference-policy", "Respect or Ignore the preferences of pods")
@@ -107,6 +109,9 @@ func (o *controllerOptions) check() error {
 	}
 	if s.Grace <= 0 {
 		mistakes = append(mistakes, fmt.Errorf("--grace %s: must be positive, such as 39m", s.Grace))
+	}
+	if err := operator.CheckPage(s.PageAddress, s.PageTLSDir); err != nil {
+		mistakes = append(mistakes, err)
 	}
 	if err := operator.CheckFeatureGates(s.FeatureGates); err != nil {
 		mistakes = append(mistakes, err)

@@ -103,7 +103,10 @@ func Table() []Row {
 
 		{Package: "internal/status", Floor: 7},
 
+		{Package: "internal/page", Floor: 8},
+
 		{Package: "internal/operator", Floor: 9},
+		{Package: "internal/page/pagetest", Floor: 9, Support: true},
 		{Package: "internal/testenv", Floor: 9, Support: true},
 
 		{Package: "internal/cli", Floor: 10},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -162,9 +163,20 @@ func (c *Controller) Run(ctx context.Context) error {
 		}
 		return all.Gather()
 	})
+	shown, err := c.newPage()
+	if err != nil {
+		return err
+	}
+	var handler http.Handler
+	if shown != nil {
+		handler = shown.Handler()
+	}
 	done := errors.New("done") // ends the server once the work has ended
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return serve(ctx, &c.settings, gather, c.ready) })
+	group.Go(func() error { return serve(ctx, &c.settings, gather, c.ready, handler) })
+	if shown != nil {
+		group.Go(func() error { shown.Run(ctx); return nil })
+	}
 	group.Go(func() error { c.control.run(ctx); return nil })
 	if c.notifier != nil {
 		group.Go(func() error { c.notifier.Run(ctx); return nil })
@@ -299,9 +311,12 @@ type ControllerSettings struct {
 	// MetricsAddress, ProbeAddress and ProfileAddress are the listen addresses; "0"
 	// disables the listener.
 	MetricsAddress, ProbeAddress, ProfileAddress string
-	BatchIdle, BatchMax                          time.Duration
-	IgnorePreferences                            bool
-	RelaxMinValues                               bool
+	// PageAddress is the listen address of the web page, and PageTLSDir the directory with
+	// its certificate; empty means no TLS.
+	PageAddress, PageTLSDir string
+	BatchIdle, BatchMax     time.Duration
+	IgnorePreferences       bool
+	RelaxMinValues          bool
 	// FeatureGates are the Karpenter feature gates that CheckFeatureGates accepts, such
 	// as NodeRepair=true.
 	FeatureGates string

@@ -2,6 +2,7 @@ package operator
 
 import (
 	"context"
+	"net/http"
 
 	"github.com/awslabs/operatorpkg/reconciler"
 	"github.com/prometheus/client_golang/prometheus"
@@ -16,9 +17,9 @@ func Decode(text []byte) (Config, error) {
 	return config, err
 }
 
-// Serve serves probes, metrics and profiles until ctx ends.
+// Serve serves probes, metrics, profiles and an empty web page until ctx ends.
 func Serve(ctx context.Context, settings *ControllerSettings, registry prometheus.Gatherer, ready func(context.Context) error) error {
-	return serve(ctx, settings, registry, ready)
+	return serve(ctx, settings, registry, ready, http.NotFoundHandler())
 }
 
 // Paced returns a Karpenter loop that slows down as the cluster grows.
