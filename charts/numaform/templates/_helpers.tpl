@@ -181,3 +181,8 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 {{- $found | uniq | toJson -}}
 {{- end -}}
+
+{{/* true if other pods and machines can reach the web page, which requires a certificate. */}}
+{{- define "numaform.pageService" -}}
+{{- if and .Values.page.enabled .Values.page.tlsSecret }}true{{ end }}
+{{- end }}
