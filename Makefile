@@ -75,14 +75,14 @@ demo-cluster: $(PROVIDER) engine $(CONTROL_PLANE) ## run the controller in a Kub
 
 .PHONY: unit
 unit: ## run the tests that require only Go: no engine, provider, control plane or QEMU
-	go test -short -vet=off -ldflags='-s -w' $(TESTFLAGS) $$(go list ./... | grep -v '/test/\(backends\|bench\|chart\|cluster\|e2e\|faults\|forge\|hostile\|real\|release\|scale\|upgrade\)$$')
+	go test -short -vet=off -ldflags='-s -w' $(TESTFLAGS) $$(go list ./... | grep -v '/test/\(backends\|bench\|browser\|chart\|cluster\|e2e\|faults\|forge\|hostile\|real\|release\|scale\|upgrade\)$$')
 
 # LONG_TESTS are the packages whose tests take minutes. They start first, so that no CPU is
 # idle at the end.
 LONG_TESTS := ./test/cluster ./test/hostile ./test/e2e ./test/faults ./test/upgrade ./test/backends ./internal/scaler
 
 .PHONY: test
-test: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) $(HELM) baseline postgres gitea promtool qemu site ## run the tests of every change, with the real engines, provider and backends
+test: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) $(HELM) baseline postgres gitea promtool qemu chromium site ## run the tests of every change, with the real engines, provider and backends
 	@# Run two packages per core, because tests wait half of the time. make verify runs vet. Without symbols, a binary is linked in half the time.
 	go test -p 4 -timeout $(TEST_TIMEOUT) -vet=off -ldflags='-s -w' $(TESTFLAGS) $(if $(filter ./...,$(PKG)),$(LONG_TESTS)) $(PKG)
 	$(if $(filter ./...,$(PKG)),$(IN_SIM) go test -vet=off -ldflags='-s -w' $(TESTFLAGS) ./...)
@@ -400,6 +400,11 @@ site: ## build the documentation site in dist/site, with npm, and test its searc
 .PHONY: qemu
 qemu:
 	@sh tools/qemu.sh $(TOOLS)/kernel/vmlinuz
+
+# chromium finds or installs the browser, and downloads axe-core, for the tests of the web page.
+.PHONY: chromium
+chromium:
+	@sh tools/chromium.sh $(TOOLS)/axe
 
 .PHONY: guest-image
 guest-image: $(KUBELET) $(KUBE_PROXY) ## build the disk of QEMU test guests, from Debian packages and the pinned kubelet

@@ -64,7 +64,12 @@ func serve(ctx context.Context, settings *ControllerSettings, registry prometheu
 				return fmt.Errorf("--page-tls-dir %s: %w: it must contain tls.crt and tls.key", server.dir, err)
 			}
 			secured = &tls.Config{GetCertificate: watcher.GetCertificate, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}
-			group.Go(func() error { return watcher.Start(ctx) })
+			group.Go(func() error {
+				if err := watcher.Start(ctx); err != nil && ctx.Err() == nil {
+					return fmt.Errorf("--page-tls-dir %s: %w", server.dir, err)
+				}
+				return nil
+			})
 		}
 		group.Go(func() error {
 			listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", server.address)

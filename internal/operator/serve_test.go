@@ -2,10 +2,16 @@ package operator_test
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -30,6 +36,41 @@ func TestServe(t *testing.T) {
 		if status := get(t, url); status != http.StatusNotFound {
 			t.Errorf("%s: %d, want 404: profiles are only served on their own address", url, status)
 		}
+	}
+}
+
+// TestServePage checks that the page is served with the certificate of its directory, and not
+// without TLS.
+func TestServePage(t *testing.T) {
+	t.Parallel()
+	other := httptest.NewTLSServer(http.NotFoundHandler())
+	defer other.Close()
+	certificate := other.TLS.Certificates[0]
+	key, err := x509.MarshalPKCS8PrivateKey(certificate.PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	for name, block := range map[string]*pem.Block{
+		"tls.crt": {Type: "CERTIFICATE", Bytes: certificate.Certificate[0]},
+		"tls.key": {Type: "PRIVATE KEY", Bytes: key},
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	settings := &operator.ControllerSettings{MetricsAddress: "0", ProbeAddress: "0", PageAddress: freeAddress(t), PageTLSDir: dir}
+	serve(t, settings)
+	if status := get(t, settings.PageAddress+"/"); status != http.StatusBadRequest {
+		t.Errorf("without TLS: %d, want 400", status)
+	}
+	response, err := other.Client().Get("https://" + settings.PageAddress + "/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = response.Body.Close()
+	if response.StatusCode != http.StatusNotFound || response.TLS == nil || response.TLS.Version < tls.VersionTLS12 {
+		t.Errorf("with TLS: %d, %+v", response.StatusCode, response.TLS)
 	}
 }
 
