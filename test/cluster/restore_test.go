@@ -48,51 +48,10 @@ func (s *scene) raw() map[int]string {
 	return found
 }
 
-// returned returns the VMs that are newer than the backup to the fleet, which changes at most
-// their descriptions and tags, and returns all VMs as they are then.
-func (s *scene) returned(backedUp, existing map[int]string) map[int]string {
-	s.t.Helper()
-	args := []string{"adopt", "--config", "numaform.yaml", "--kubeconfig", s.plane.Kubeconfig, "--auto-approve"}
-	before := map[int]map[string]string{}
-	for vmid := range existing {
-		guest, _ := s.proxmox.Guest(vmid)
-		before[vmid] = guest.Config
-		if _, old := backedUp[vmid]; !old {
-			args = append(args, guest.Config["name"])
-		}
-	}
-	command := exec.Command(binary, args...)
-	command.Dir = s.dir
-	command.Env = append(testenv.CleanEnv(), "NUMAFORM_STATE_DIR="+filepath.Join(s.dir, "cli-state"))
-	out, err := command.CombinedOutput()
-	if err != nil || strings.Count(string(out), ": adopted\n") != len(existing)-len(backedUp) {
-		s.t.Fatalf("returning newer VMs to the fleet: %v\n%s", err, out)
-	}
-	s.t.Logf("returning newer VMs to the fleet:\n%s", out)
-	after := s.raw()
-	for vmid, was := range before {
-		guest, exists := s.proxmox.Guest(vmid)
-		_, old := backedUp[vmid]
-		for _, option := range []string{"description", "tags"} {
-			if !old {
-				was[option] = guest.Config[option]
-			}
-		}
-		if diff := cmp.Diff(was, guest.Config); !exists || !guest.Running || diff != "" {
-			s.t.Errorf("VM %d (-before +after):\n%s", vmid, diff)
-		}
-	}
-	if len(after) != len(existing) {
-		s.t.Errorf("%d VMs, before %d", len(after), len(existing))
-	}
-	return after
-}
-
 // TestNamespaceDeleted deletes everything in numaform's namespace, and restores it from a
 // backup: no VM is created, changed or destroyed, the nodes stay, and the next controller
 // continues. It then does the same with the backup of that moment, after a node was replaced:
-// the VM that is newer than the backup is named and not destroyed, and numaform adopt returns it
-// to the fleet.
+// the VM that is newer than the backup is named and not destroyed.
 func TestNamespaceDeleted(t *testing.T) {
 	enginetest.Nightly(t)
 	s := newScene(t, worldConfig{})
@@ -143,7 +102,6 @@ func TestNamespaceDeleted(t *testing.T) {
 		t.Fatalf("restore of an older backup: %v\n%s", err, out)
 	}
 	t.Logf("restore of an older backup:\n%s", out)
-	newer = s.returned(guests, newer)
 	s.run()
 	s.pods("d", 1, "500m", "512Mi", apart)
 	s.running("d", 1, 3*time.Minute)
@@ -159,8 +117,6 @@ func TestNamespaceDeleted(t *testing.T) {
 	var claims karpv1.NodeClaimList
 	s.list(&claims)
 	t.Logf("%d VMs and %d NodeClaims after the restore of an older backup, %d VMs before", len(now), len(claims.Items), len(newer))
-	s.settled(4)
-	s.check()
 	s.checkPins()
 	s.checkForeign()
 }
