@@ -449,21 +449,6 @@ func (l *historyLog) older(list []audit.Entry, rewritten []audit.Finding) bool {
 	})
 }
 
-// confirmEnd stores that the record that was just written exists, so that its loss is not taken
-// for a crash. If that fails, the next record or audit stores it. The caller holds s.sealing.
-func (s *Sealed) confirmEnd(ctx context.Context) {
-	l := &s.log
-	if !l.known || len(l.head.Pending) > 0 {
-		return
-	}
-	content, err := json.Marshal(l.head)
-	if err == nil && s.vault.SetHead(ctx, l.content, content) == nil {
-		l.content = content
-		return
-	}
-	l.known = false
-}
-
 // confirm stores that all records until the head are written, so that their loss is not taken
 // for a crash.
 func (s *Sealed) confirm(ctx context.Context, was []byte, confirmed head) error {

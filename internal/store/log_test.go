@@ -221,22 +221,6 @@ func TestLostRecords(t *testing.T) {
 	begin(t, running, desired(), changed(9))
 }
 
-// TestLostOutcome removes the last outcome before any audit: it is not taken for a crash.
-func TestLostOutcome(t *testing.T) {
-	t.Parallel()
-	dir := filepath.Join(t.TempDir(), "fleet")
-	s, _ := installation(t, store.NewDirectory(dir))
-	begin(t, s, desired(), changed(0))
-	end(t, s, changed(0))
-	if err := os.Remove(filepath.Join(dir, "history", changed(0).ID+".outcome.json")); err != nil {
-		t.Fatal(err)
-	}
-	found := auditOf(t, s, 1)
-	if found.Rewritten == nil || found.Rewritten.Older || found.Findings[0].Fault != audit.FaultCut {
-		t.Errorf("findings %+v", found.Findings)
-	}
-}
-
 // TestRestoredVault restores the store and the vault to an older state: only a checkpoint in
 // another place shows it.
 func TestRestoredVault(t *testing.T) {
