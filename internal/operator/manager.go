@@ -32,11 +32,10 @@ import (
 // controllers and ours need. Metrics and probes are served elsewhere, because they must
 // respond while the manager is not running.
 func newManager(ctx context.Context, settings *ControllerSettings, intervals Intervals, election resourcelock.Interface, karpenter *options.Options) (manager.Manager, error) {
-	logger := log.FromContext(ctx)
 	lease, deadline := intervals.leadership()
 	everything, skip := settings.Grace, true
 	m, err := controllerruntime.NewManager(settings.Rest, controllerruntime.Options{
-		Logger:                              logger,
+		Logger:                              log.FromContext(ctx),
 		Scheme:                              scheme.Scheme,
 		LeaderElection:                      settings.LeaderElect,
 		LeaderElectionResourceLockInterface: election,
@@ -51,9 +50,9 @@ func newManager(ctx context.Context, settings *ControllerSettings, intervals Int
 		Metrics:                 server.Options{BindAddress: "0"},
 		HealthProbeBindAddress:  "0",
 		GracefulShutdownTimeout: &everything,
-		BaseContext: func() context.Context {
-			return options.ToContext(log.IntoContext(context.Background(), logger), karpenter)
-		},
+		// The manager cancels this context itself. It needs the values of ctx: the logger, and
+		// the tracer.
+		BaseContext: func() context.Context { return options.ToContext(context.WithoutCancel(ctx), karpenter) },
 		Cache: cache.Options{
 			DefaultTransform: slim,
 			ByObject: map[client.Object]cache.ByObject{
