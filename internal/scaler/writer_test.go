@@ -158,6 +158,7 @@ func TestWriterGoesOnBesideASlowHost(t *testing.T) {
 	phases(t, writer, scaler.PhaseMade, scaler.PhaseMade, scaler.PhaseMade)
 	w.exist(t, int(slow.VMID), int(quick.VMID), int(waits.VMID))
 	w.underWay(t)
+	await(t, writer, func([]scaler.VMState) bool { return !writer.Busy() }) // the last outcome is written
 	history, err := w.History(t.Context(), time.Time{})
 	if err != nil || len(history) != 3 {
 		t.Errorf("%d changes (%v), want 3: nothing was taken for a crash's", len(history), err)
