@@ -114,7 +114,7 @@ func TestAdditionsToPods(t *testing.T) {
 	}
 	hasName := func(v corev1.Volume) bool { return v.Name == "credentials" }
 	mounted := func(m corev1.VolumeMount) bool { return m.Name == "credentials" && m.MountPath == "/credentials" }
-	if !slices.ContainsFunc(pod.Volumes, hasName) || !slices.ContainsFunc(pod.Containers[0].VolumeMounts, mounted) || len(pod.Volumes) != 4 {
+	if !slices.ContainsFunc(pod.Volumes, hasName) || !slices.ContainsFunc(pod.Containers[0].VolumeMounts, mounted) || len(pod.Volumes) != 5 {
 		t.Errorf("volumes are %+v, mounts %+v", pod.Volumes, pod.Containers[0].VolumeMounts)
 	}
 	if len(pod.HostAliases) != 1 || pod.HostAliases[0].IP != "10.0.0.11" {
@@ -232,7 +232,7 @@ func TestEgress(t *testing.T) {
 		want   []string
 	}{
 		{"full", fullValues(t), []string{
-			"TCP 443 192.0.2.16/28", "TCP 443 192.0.2.70/31", "TCP 443 192.0.2.80/32", "TCP 53 169.254.20.10/32", "TCP 5432 192.0.2.54/32",
+			"TCP 4318 192.0.2.90/32", "TCP 443 192.0.2.16/28", "TCP 443 192.0.2.70/31", "TCP 443 192.0.2.80/32", "TCP 53 169.254.20.10/32", "TCP 5432 192.0.2.54/32",
 			"TCP 587 192.0.2.70/31", "TCP 6443 192.0.2.1/32", "TCP 6443 2001:db8::1/128", "TCP 8006 192.0.2.16/28", "TCP 8080 192.0.2.70/31", "UDP 53 169.254.20.10/32",
 		}},
 		{"addresses", map[string]any{
@@ -255,6 +255,10 @@ func TestEgress(t *testing.T) {
 				map[string]any{"name": "b", "type": "mail", "server": "[2001:db8::9]:465"},
 			}}},
 		}, []string{"TCP 465 2001:db8::9/128", "TCP 53 kube-dns", "TCP 80 10.0.3.1/32", "UDP 53 kube-dns"}},
+		{"a collector", map[string]any{
+			"tracing":       map[string]any{"endpoint": "https://collector.example/otlp"},
+			"networkPolicy": map[string]any{"tracingTo": []any{map[string]any{"ipBlock": map[string]any{"cidr": "10.0.4.0/24"}}}},
+		}, []string{"TCP 443 10.0.4.0/24", "TCP 53 kube-dns", "UDP 53 kube-dns"}},
 		{"nothing configured", nil, []string{"TCP 53 kube-dns", "UDP 53 kube-dns"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -322,6 +326,8 @@ func TestEgressThatCannotBeDerived(t *testing.T) {
 	}
 	notifying := with(map[string]any{"apiServerCIDRs": known, "proxmoxCIDRs": known}, nil)
 	notifying["config"].(map[string]any)["notifications"] = map[string]any{"targets": []any{map[string]any{"name": "chat", "type": "slack", "url_file": "url"}}}
+	traced := with(map[string]any{"apiServerCIDRs": known, "proxmoxCIDRs": known}, nil)
+	traced["tracing"] = map[string]any{"endpoint": "http://collector:4318"}
 	for want, values := range map[string]map[string]any{
 		"networkPolicy.apiServerCIDRs is empty": with(map[string]any{"proxmoxCIDRs": known}, nil),
 		"config.clusters[0] is reached by the name pve-1.example:8006, but a NetworkPolicy supports only addresses: set networkPolicy.proxmoxCIDRs": with(map[string]any{"apiServerCIDRs": known}, nil),
@@ -330,6 +336,7 @@ func TestEgressThatCannotBeDerived(t *testing.T) {
 		"config.fleet.backend.type is s3": with(map[string]any{"apiServerCIDRs": known, "proxmoxCIDRs": known},
 			map[string]any{"backend": map[string]any{"type": "s3"}}),
 		"config.notifications.targets[0] (chat) is reached by a name": notifying,
+		"networkPolicy.tracingTo is empty":                            traced,
 		"networkPolicy/proxmoxCIDRs/0":                                with(map[string]any{"proxmoxCIDRs": []any{"pve-1.example"}}, nil),
 	} {
 		if got := testenv.RefuseChart(t, testenv.Chart{Values: values, Underived: true}); !strings.Contains(got, want) {
