@@ -203,7 +203,7 @@ func (w *printer) signatures(entries []historyEntry) {
 }
 
 // entry prints all details of a change.
-func (w *printer) entry(entry *audit.Entry) {
+func (w *printer) entry(entry *audit.Entry) { //nolint:gocyclo // a line for each fact that a record may have
 	change := &entry.Change
 	w.heading(change.ID + ": " + string(change.Kind))
 	w.printf("  why      %s\n  when     %s\n  by       %s, numaform %s\n  result   %s\n",

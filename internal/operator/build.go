@@ -190,7 +190,7 @@ func (b *builder) garbage(writer *scaler.Writer) *garbage.Collector {
 }
 
 // apply creates the parts of a controller that makes changes.
-func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, error) {
+func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, error) { //nolint:funlen // a list of the parts that are built
 	// These parts are created last. The other parts use them only while the manager runs.
 	var writer *scaler.Writer
 	var provisioner *provisioning.Controller

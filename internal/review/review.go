@@ -31,7 +31,7 @@ type Plans interface {
 }
 
 // Repository is the fleet's repository; *store.Git implements it.
-type Repository interface {
+type Repository interface { //nolint:interfacebloat // the operations on the branches of proposals belong together
 	Read(ctx context.Context) (generator.Files, store.Revision, error)
 	Propose(ctx context.Context, p store.Proposal) (commit string, err error)
 	PicturePath(name, picture string) string

@@ -855,7 +855,7 @@ func testPushRefused(t *testing.T, at kind) {
 		if err := os.MkdirAll(filepath.Dir(hook), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(hook, []byte(script), 0o755); err != nil { //nolint:gosec // git runs it
+		if err := os.WriteFile(hook, []byte(script), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}

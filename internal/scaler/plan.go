@@ -204,7 +204,7 @@ func (s *Scaler) checkRootOnly(vm *fleet.VM) error {
 // change on a host without unfinished work first plans only its own VMs (planTargets); if
 // that does not suffice, the whole host is planned. A dry run always plans the whole host,
 // and a repair plans only the VMs to repair.
-func (s *Scaler) planHost(ctx context.Context, change *Change, plan *RootPlan, at places, whole bool) (err error) {
+func (s *Scaler) planHost(ctx context.Context, change *Change, plan *RootPlan, at places, whole bool) (err error) { //nolint:gocyclo // one story, whose branches are checked errors
 	started := s.config.Clock.Now()
 	ctx, span := tracing.Start(ctx, tracing.SpanPlan)
 	defer func() {

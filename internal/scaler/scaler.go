@@ -59,7 +59,7 @@ type Guests interface {
 }
 
 // Observer receives how long operations take.
-type Observer interface {
+type Observer interface { //nolint:interfacebloat // one method for each kind of event
 	PlanDone(host topology.HostID, took time.Duration, err error)
 	GuardDone(took time.Duration, verdict guard.Decision)
 	ApplyDone(host topology.HostID, took time.Duration, err error)

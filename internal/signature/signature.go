@@ -71,7 +71,7 @@ var ErrOtherText = errors.New("it is a signature of another text")
 // Verify returns the key that made an armored signature of the text, in this package's
 // namespace. Whether the key's owner may approve anything is a separate question: see
 // Policy.Check.
-func Verify(text []byte, armored string) (ssh.PublicKey, error) {
+func Verify(text []byte, armored string) (ssh.PublicKey, error) { //nolint:gocyclo // each field of the format is checked
 	if len(armored) > MaxLength {
 		return nil, fmt.Errorf("it has %d bytes: a signature by ssh-keygen -Y sign has at most %d", len(armored), MaxLength)
 	}

@@ -110,7 +110,7 @@ type client struct {
 var _ otlptrace.Client = (*client)(nil)
 
 // newClient returns the client that variables configure, or nil if they configure none.
-func newClient(env map[string]string, config Config) (*client, error) {
+func newClient(env map[string]string, config Config) (*client, error) { //nolint:gocyclo // a branch for each variable
 	// The variables for traces take precedence over the variables for all signals.
 	variable := func(name string) string {
 		return cmp.Or(env["OTEL_EXPORTER_OTLP_TRACES_"+name], env["OTEL_EXPORTER_OTLP_"+name])

@@ -267,7 +267,7 @@ func TestLargeFleet(t *testing.T) {
 func TestScreenshots(t *testing.T) {
 	t.Parallel()
 	if *screenshots == "" {
-		t.Skip("without -screenshots")
+		return
 	}
 	f := pagetest.New(5, 300)
 	server := serve(t, f)

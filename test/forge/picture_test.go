@@ -127,7 +127,6 @@ func (v *village) photograph(t *testing.T, url string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	//nolint:gosec // flags of the test
 	out, err := exec.CommandContext(t.Context(), "chromium", "--headless", "--no-sandbox", "--hide-scrollbars", "--user-data-dir="+t.TempDir(),
 		"--virtual-time-budget=20000", "--window-size=1280,2400", "--screenshot="+file, url).CombinedOutput()
 	if err != nil {

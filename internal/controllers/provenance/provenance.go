@@ -73,7 +73,7 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 }
 
 // Reconcile annotates one NodeClaim and its Node. It waits until the VM's change has begun.
-func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (reconcile.Result, error) {
+func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (reconcile.Result, error) { //nolint:gocyclo // each annotation and condition is a branch
 	ctx = injection.WithControllerName(ctx, c.Name())
 	ref := claim.Spec.NodeClassRef
 	key := claim.Annotations[v1alpha1.AnnotationKey]

@@ -185,7 +185,7 @@ func (s *Server) sync() error {
 
 // run runs git in the repository.
 func (s *Server) run(args ...string) (string, error) {
-	command := exec.Command("git", args...) //nolint:gosec // the arguments are of the tests
+	command := exec.Command("git", args...)
 	command.Dir = s.repository
 	command.Env = append(os.Environ(), "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=/dev/null", "GIT_AUTHOR_NAME=forge", "GIT_AUTHOR_EMAIL=forge@example",
 		"GIT_COMMITTER_NAME=forge", "GIT_COMMITTER_EMAIL=forge@example")
