@@ -25,7 +25,7 @@ func (e *openError) Error() string {
 	return fmt.Sprintf("the same change already waits for review in %s: merge it, then apply", e.URL)
 }
 
-// ownBranch matches the branches of the command line's changes. Those of a controller have
+// ownBranch matches the branches of the command line's changes. A controller's branches have
 // one more element.
 var ownBranch = regexp.MustCompile(`^numaform/[^/]+$`)
 

@@ -76,7 +76,7 @@ func TestBoundedIntervals(t *testing.T) {
 		"its nodes":              {informer.NewNodeController(nil, nil).Name(), 5000, after(time.Minute), after(500 * time.Second)},
 		"the metrics of pods":    {metricspod.NewController(nil, nil).Name(), 1000, after(30 * time.Second), after(100 * time.Second)},
 		"the metrics of nodes":   {"operatorpkg.node.status", 200, after(10 * time.Second), after(20 * time.Second)},
-		"those of nodeclaims":    {"operatorpkg.nodeclaim.status", 200, after(10 * time.Second), after(20 * time.Second)},
+		"status of nodeclaims":   {"operatorpkg.nodeclaim.status", 200, after(10 * time.Second), after(20 * time.Second)},
 		"a very large one":       {informer.NewPodController(nil, nil).Name(), 100_000, after(time.Minute), after(10 * time.Minute)},
 		"an object is repeated":  {informer.NewPodController(nil, nil).Name(), 5000, after(time.Second), after(time.Second)},
 		"it is not handled":      {informer.NewPodController(nil, nil).Name(), 5000, reconcile.Result{}, reconcile.Result{}},

@@ -106,7 +106,7 @@ func TestNothingWithoutToken(t *testing.T) {
 			attempt{"no token", path, "", http.StatusUnauthorized},
 			attempt{"an empty token", path, "Bearer ", http.StatusUnauthorized},
 			attempt{"an empty password", path, basic(""), http.StatusUnauthorized},
-			attempt{"an unknown token", path, "Bearer nobody", http.StatusUnauthorized},
+			attempt{"an unknown token", path, "Bearer unknown", http.StatusUnauthorized},
 			attempt{"a token in another scheme", path, "Digest " + pagetest.Reader, http.StatusUnauthorized},
 			attempt{"a long token", path, "Bearer " + strings.Repeat("x", 20<<10), http.StatusUnauthorized},
 			attempt{"a user without the role", path, basic(pagetest.Stranger), http.StatusForbidden},

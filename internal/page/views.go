@@ -80,8 +80,7 @@ type overview struct {
 	Trouble   lines
 }
 
-// regionRow has the sums of the hosts of a region. Free resources are those of hosts that are
-// online.
+// regionRow has the sums of the hosts of a region. Only online hosts have free resources.
 type regionRow struct {
 	Region                                 topology.RegionName
 	Hosts, Online, CPUs, Free, VMs, Others int

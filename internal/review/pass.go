@@ -204,7 +204,7 @@ func (p *pass) propose(ctx context.Context, plan *v1alpha1.ScalePlan, note strin
 		return err
 	}
 	log.FromContext(ctx).Info("opened pull request", logkey.ScalePlan, plan.Name, logkey.PullRequest, request.Number)
-	// Only an open pull request has an address, from which those of its pictures follow.
+	// The addresses of the pictures follow from the pull request's, which exists only now.
 	if err := p.retext(ctx, plan, &request); err != nil {
 		return err
 	}

@@ -87,7 +87,7 @@ func unlock(t *testing.T, server *url.URL, locks map[string][]byte) {
 // TestKillRestore kills numaform restore before and after each of its writes to the state
 // backend, which are before and after it writes the fleet, and repeats it: no VM is created, changed or
 // destroyed, no newer VM is in a state without a file, no lock remains, and fleet, history
-// and states are those of a restore that was not killed.
+// and states are equal to the result of a restore that was not killed.
 func TestKillRestore(t *testing.T) {
 	t.Parallel()
 	stage := oneHost(t)
