@@ -187,7 +187,7 @@ func legendOf(l *layout) []legendItem {
 		x += width
 	}
 	for _, note := range append([]string{l.floating(), l.origin(), l.confidence()}, l.warnings()...) {
-		for _, line := range wrap.Words(strings.Fields(note), " ", room/6, room/6) {
+		for _, line := range wrap.Words(strings.Fields(note), " ", room/noteLetter, room/noteLetter) {
 			if line != "" {
 				row++
 				items = append(items, legendItem{text: line, row: row})
