@@ -39,6 +39,7 @@ CONTROL_PLANE := $(ETCD) $(APISERVER) $(SCHEDULER) $(CONTROLLER_MANAGER)
 KUBELET := $(BIN)/kubelet
 KUBE_PROXY := $(BIN)/kube-proxy
 HELM := $(BIN)/helm
+KUBECTL := $(BIN)/kubectl
 HELM_VERSION := $(shell sed -n 's|.*helm.sh/helm/v3 v\([^ ]*\).*|\1|p' tools/helm/go.mod)
 HELM_KUBE_MINOR := $(shell sed -n 's|.*k8s.io/client-go v0\.\([0-9]*\).*|\1|p' tools/helm/go.mod)
 
@@ -81,14 +82,27 @@ unit: ## run the tests that require only Go: no engine, provider, control plane 
 # idle at the end.
 LONG_TESTS := ./test/cluster ./test/hostile ./test/e2e ./test/faults ./test/upgrade ./test/backends ./internal/scaler
 
+# WITHOUT lists programs that this machine lacks; make test then omits the tests that need them.
+# It can contain postgres, node, chromium, gcc, qemu, guest and promtool.
+WITHOUT ?=
+export NUMAFORM_WITHOUT := $(WITHOUT)
+unless-without = $(if $(filter $(1),$(WITHOUT)),,$(2))
+
+# system finds or installs the programs that make does not build, before it builds the others.
+.PHONY: system
+system:
+	@sh tools/system.sh $(filter-out $(WITHOUT),postgres node chromium gcc qemu guest)
+
 .PHONY: test
-test: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) $(HELM) baseline postgres gitea promtool qemu chromium site ## run the tests of every change, with the real engines, provider and backends
+test: system $(call unless-without,promtool,promtool) $(call unless-without,qemu,qemu) $(call unless-without,chromium,chromium) \
+	$(PROVIDER) $(TOFU) $(CONTROL_PLANE) $(HELM) $(KUBECTL) baseline $(call unless-without,gcc,gitea) $(call unless-without,node,site) ## run the tests of every change, with the real engines, provider and backends
 	@# Run two packages per core, because tests wait half of the time. make verify runs vet. Without symbols, a binary is linked in half the time.
 	go test -p 4 -timeout $(TEST_TIMEOUT) -vet=off -ldflags='-s -w' $(TESTFLAGS) $(if $(filter ./...,$(PKG)),$(LONG_TESTS)) $(PKG)
 	$(if $(filter ./...,$(PKG)),$(IN_SIM) go test -vet=off -ldflags='-s -w' $(TESTFLAGS) ./...)
 	$(if $(filter ./...,$(PKG)),cd tools/release && GOWORK=off go test -vet=off $(TESTFLAGS) ./...)
 	@# A guest boots last, because a boot without KVM needs both cores. make nightly has run this test already.
-	$(if $(filter ./...,$(PKG)),$(if $(NUMAFORM_NIGHTLY),,$(MAKE) --no-print-directory demo-real))
+	$(if $(filter ./...,$(PKG)),$(if $(NUMAFORM_NIGHTLY)$(filter gcc qemu guest,$(WITHOUT)),,$(MAKE) --no-print-directory demo-real))
+	$(if $(WITHOUT),@echo "omitted the tests that need: $(WITHOUT)")
 
 # MUTATE_PKG are the packages that decide what is applied, deleted and recorded, and which
 # nodes join.
@@ -359,7 +373,7 @@ measure: ## count lines, functions, callers and imports of each package of the p
 provider: $(PROVIDER) ## build the pinned Proxmox provider into .tools/
 
 .PHONY: tools
-tools: $(PROVIDER) $(TOFU) $(LINT) $(FUMPT) $(CONTROLLER_GEN) $(CONTROL_PLANE) $(HELM) ## build every pinned tool, including OpenTofu
+tools: $(PROVIDER) $(TOFU) $(LINT) $(FUMPT) $(CONTROLLER_GEN) $(CONTROL_PLANE) $(HELM) $(KUBECTL) ## build every pinned tool, including OpenTofu
 
 .PHONY: clean
 clean: ## remove build output, but not the tools in .tools/
@@ -373,7 +387,7 @@ engine:
 # postgres finds the PostgreSQL server of the tests, or installs it.
 .PHONY: postgres
 postgres:
-	@sh tools/postgres.sh
+	@sh tools/system.sh postgres
 
 # gitea builds the forge of the tests. It is the only program that requires a C compiler.
 .PHONY: gitea
@@ -451,6 +465,10 @@ $(HELM): LDFLAGS = -s -w -X $(HELM_MODULE)/internal/version.version=v$(HELM_VERS
 $(HELM): $(STAMPS)/helm
 	$(call build-tool,tools/helm)
 
+$(KUBECTL): PACKAGE = .
+$(KUBECTL): $(STAMPS)/kubectl
+	$(call build-tool,tools/kubectl)
+
 $(LINT): PACKAGE = github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 $(FUMPT): PACKAGE = mvdan.cc/gofumpt
 $(CONTROLLER_GEN): PACKAGE = sigs.k8s.io/controller-tools/cmd/controller-gen
@@ -469,9 +487,10 @@ $(STAMPS)/provider: PINS = tools/provider/go.mod tools/provider/go.sum
 $(STAMPS)/tofu: PINS = tools/tofu/go.mod tools/tofu/go.sum
 $(STAMPS)/controlplane: PINS = tools/controlplane/go.mod tools/controlplane/go.sum
 $(STAMPS)/helm: PINS = tools/helm/go.mod tools/helm/go.sum
+$(STAMPS)/kubectl: PINS = tools/kubectl/go.mod tools/kubectl/go.sum
 $(STAMPS)/go.tools: PINS = go.tools.mod go.tools.sum
 
-$(STAMPS)/provider $(STAMPS)/tofu $(STAMPS)/controlplane $(STAMPS)/helm $(STAMPS)/go.tools: FORCE
+$(STAMPS)/provider $(STAMPS)/tofu $(STAMPS)/controlplane $(STAMPS)/helm $(STAMPS)/kubectl $(STAMPS)/go.tools: FORCE
 	@mkdir -p $(@D)
 	@key=$$({ go env GOVERSION; cat $(PINS); sed -n '/pinned tools/,$$p' Makefile; } | git hash-object --stdin); \
 	test "$$(cat $@ 2>/dev/null)" = "$$key" || echo "$$key" >$@

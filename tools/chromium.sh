@@ -1,37 +1,14 @@
 #!/bin/sh
 # Prints the Chromium and the axe-core that test the web page; $1 is the directory for axe-core,
-# which checks pages for accessibility. If one is missing, the script gets it: Chromium with
-# apt-get on Debian or a derivative, as root, and axe-core from the npm registry, with npm or
-# curl. Otherwise it fails and prints what to install.
+# which checks pages for accessibility. If axe-core is missing, the script gets it from the npm
+# registry, with npm or curl.
 set -u
 
 dir=$1
 version=4.14.1
 sha512=1477dafa598d8d065f273d6af302aa203c02e83131707b7fa648cd41bd3d6b734f8c22a0dab86ee6a6f64b8afbe804b214d36db85a2826965edfb3a0b9d546b5
 
-find_chromium() {
-	for name in chromium chromium-browser google-chrome; do
-		command -v "$name" >/dev/null || continue
-		echo "chromium: $(command -v "$name")"
-		return 0
-	done
-	return 1
-}
-
-apt() {
-	export DEBIAN_FRONTEND=noninteractive
-	apt-get "$@" >/dev/null 2>&1 || { apt-get update >/dev/null && apt-get "$@" >/dev/null; }
-}
-
-find_chromium || {
-	if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
-		echo "no Chromium: install one (Debian: apt-get install chromium; Fedora: dnf install chromium; macOS: brew install chromium)" >&2
-		exit 1
-	fi
-	echo "installing Chromium with apt-get"
-	apt install -y --no-install-recommends chromium fonts-dejavu-core || exit 1
-	find_chromium || exit 1
-}
+sh "$(dirname "$0")/system.sh" chromium || exit 1
 
 axe=$dir/axe-$version.min.js
 if [ -s "$axe" ]; then

@@ -1,8 +1,7 @@
 #!/bin/sh
 # Builds the Gitea of tools/gitea, with SQLite, as bin/gitea in the directory $1, and copies
 # the files that it serves to gitea/ there, unless they are from the same pins. SQLite
-# requires a C compiler: if there is none, the script installs gcc when run as root on Debian
-# or a derivative; otherwise it fails and prints what to install.
+# requires a C compiler.
 set -eu
 
 tools=$1
@@ -16,17 +15,7 @@ if [ -x "$program" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$key" ]; then
 	exit 0
 fi
 
-if ! command -v "${CC:-gcc}" >/dev/null; then
-	if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
-		echo "no C compiler for Gitea's SQLite: install one (Debian: apt-get install gcc libc6-dev; Fedora: dnf install gcc; macOS: xcode-select --install)" >&2
-		exit 1
-	fi
-	echo "installing gcc with apt-get"
-	export DEBIAN_FRONTEND=noninteractive
-	apt-get install -y --no-install-recommends gcc libc6-dev >/dev/null ||
-		{ apt-get update >/dev/null && apt-get install -y --no-install-recommends gcc libc6-dev >/dev/null; }
-fi
-
+sh system.sh gcc
 echo "building gitea: minutes the first time, then not again until its pin changes"
 mkdir -p "$tools/bin" "$tools/stamps" "$tools/gitea"
 version=$(sed -n 's|.*code.gitea.io/gitea v\([^ ]*\).*|\1|p' gitea/go.mod)

@@ -17,22 +17,7 @@ fail() {
 	exit 1
 }
 
-missing=
-for tool in mmdebstrap:mmdebstrap qemu-img:qemu-utils sfdisk:fdisk mke2fs:e2fsprogs fakeroot:fakeroot gcc:gcc qemu-system-x86_64:qemu-system-x86; do
-	PATH=$PATH:/usr/sbin:/sbin command -v "${tool%:*}" >/dev/null || missing="$missing ${tool#*:}"
-done
-[ -e /usr/share/keyrings/debian-archive-keyring.gpg ] || missing="$missing debian-archive-keyring"
-if [ -n "$missing" ]; then
-	if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
-		fail "not installed:$missing: install these packages, on Debian with apt-get install"
-	fi
-	echo "installing$missing by apt-get"
-	export DEBIAN_FRONTEND=noninteractive
-	# shellcheck disable=SC2086 # a list
-	apt-get install -y --no-install-recommends $missing >/dev/null ||
-		{ apt-get update >/dev/null && apt-get install -y --no-install-recommends $missing >/dev/null; } ||
-		fail "apt-get could not install$missing: the image of test guests needs them"
-fi
+sh "$here/system.sh" gcc qemu guest
 
 source=$(cd "$here/controlplane" && GOWORK=off go list -m -f '{{.Dir}}' k8s.io/kubernetes)/build/pause/linux/pause.c
 [ -r "$source" ] || fail "there is no $source: run go mod download in tools/controlplane"

@@ -1,30 +1,12 @@
 #!/bin/sh
 # Prints the QEMU and the kernel that the tests of the host agent use; $1 is the path of
-# the kernel. If one is missing, the script gets it with apt-get on Debian or a derivative
-# (QEMU only as root); otherwise it fails and prints what to install.
+# the kernel. If the kernel is missing, the script gets it with apt-get on Debian or a derivative;
+# otherwise it fails and prints what to copy.
 set -u
 
 kernel=$1
 
-find_qemu() {
-	command -v qemu-system-x86_64 >/dev/null || return 1
-	echo "qemu: $(command -v qemu-system-x86_64)"
-}
-
-apt() {
-	export DEBIAN_FRONTEND=noninteractive
-	apt-get "$@" >/dev/null 2>&1 || { apt-get update >/dev/null && apt-get "$@" >/dev/null; }
-}
-
-find_qemu || {
-	if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
-		echo "no QEMU: install one (Debian: apt-get install qemu-system-x86; Fedora: dnf install qemu-system-x86-core; macOS: brew install qemu)" >&2
-		exit 1
-	fi
-	echo "installing QEMU with apt-get"
-	apt install -y --no-install-recommends qemu-system-x86 || exit 1
-	find_qemu || exit 1
-}
+sh "$(dirname "$0")/system.sh" qemu || exit 1
 
 if [ -s "$kernel" ]; then
 	echo "kernel: $kernel"

@@ -1,28 +1,12 @@
 #!/bin/sh
 # Builds the documentation site from docs/ in the directory $2, and tests its search. VitePress, of the versions in
-# tools/site/package-lock.json, is installed below the directory $1. If there is no Node.js
-# 18 or later with npm, the script installs it when run as root on Debian or a derivative;
-# otherwise it fails and prints what to install.
+# tools/site/package-lock.json, is installed below the directory $1.
 set -eu
 
 tools=$1 out=$2
 cd "$(dirname "$0")/site"
 
-find_node() {
-	command -v npm >/dev/null && [ "$(node -p 'parseInt(process.versions.node) >= 18' 2>/dev/null)" = true ]
-}
-
-find_node || {
-	if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
-		echo "no Node.js 18 or later with npm for the documentation site: install it (Debian: apt-get install nodejs npm; Fedora: dnf install nodejs-npm; macOS: brew install node)" >&2
-		exit 1
-	fi
-	echo "installing Node.js and npm with apt-get"
-	export DEBIAN_FRONTEND=noninteractive
-	apt-get install -y --no-install-recommends nodejs npm >/dev/null ||
-		{ apt-get update >/dev/null && apt-get install -y --no-install-recommends nodejs npm >/dev/null; }
-	find_node || { echo "apt-get installed no Node.js 18 or later" >&2; exit 1; }
-}
+sh ../system.sh node
 
 key=$({ node --version; cat package-lock.json; } | git hash-object --stdin)
 installed=$tools/site/$key

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/numaform/numaform/internal/agent/agenttest"
 )
 
 // kernel is the kernel that `make qemu` downloads.
@@ -23,9 +25,7 @@ const kernel = "../../.tools/kernel/vmlinuz"
 // cores with two threads each. It boots the machine, with this test binary as the first
 // program, which runs the tests of inHost.
 func TestHost(t *testing.T) {
-	if testing.Short() {
-		t.Skip("needs QEMU and a kernel, which go test -short leaves out") //nolint:forbidigo // only make unit is short
-	}
+	agenttest.NeedsQEMU(t)
 	if _, err := os.Stat(kernel); err != nil {
 		t.Fatalf("no kernel for the VM: run make qemu: %v", err)
 	}

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -108,6 +109,16 @@ func Long(t testing.TB, what string) {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("needs " + what + ", which go test -short leaves out") //nolint:forbidigo // only make unit is short
+	}
+}
+
+// Needs skips the test like Long, and if the variable NUMAFORM_WITHOUT names the program:
+// make test WITHOUT=... sets it. The programs are those of tools/system.sh, and promtool.
+func Needs(t testing.TB, program string) {
+	t.Helper()
+	Long(t, program)
+	if slices.Contains(strings.Fields(os.Getenv("NUMAFORM_WITHOUT")), program) {
+		t.Skip("needs " + program + ", which NUMAFORM_WITHOUT leaves out") //nolint:forbidigo // only if the user says so
 	}
 }
 

@@ -32,7 +32,7 @@ type Forge struct {
 // Gitea starts a Gitea server that is stopped at the end of the test.
 func Gitea(t testing.TB) *Forge {
 	t.Helper()
-	enginetest.Long(t, "Gitea")
+	enginetest.Needs(t, "gcc") // which builds Gitea's SQLite
 	f, err := startGitea(filepath.Join(enginetest.ModuleRoot(t), ".tools"))
 	if err != nil {
 		t.Fatal(err)

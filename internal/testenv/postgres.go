@@ -32,7 +32,7 @@ type Database struct {
 // Postgres starts a PostgreSQL server that is stopped at the end of the test.
 func Postgres(t testing.TB) *Database {
 	t.Helper()
-	enginetest.Long(t, "PostgreSQL")
+	enginetest.Needs(t, "postgres")
 	d, err := StartPostgres()
 	if err != nil {
 		t.Fatal(err)

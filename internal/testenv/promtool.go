@@ -12,6 +12,7 @@ import (
 // Promtool returns the path of the promtool that make promtool found or downloaded.
 func Promtool(t testing.TB) string {
 	t.Helper()
+	enginetest.Needs(t, "promtool")
 	copied := filepath.Join(enginetest.ModuleRoot(t), ".tools", "promtool")
 	if _, err := os.Stat(copied); err == nil {
 		return copied

@@ -21,6 +21,7 @@ import (
 
 	"k8s.io/utils/clock"
 
+	"github.com/numaform/numaform/internal/enginetest"
 	"github.com/numaform/numaform/internal/page"
 	"github.com/numaform/numaform/internal/page/pagetest"
 	"github.com/numaform/numaform/internal/redact"
@@ -29,9 +30,10 @@ import (
 // screenshots is the directory for images of the pages.
 var screenshots = flag.String("screenshots", "", "write screenshots of all pages to this directory, which must exist")
 
-// browser returns the program that tools/chromium.sh finds.
+// browser returns the program that tools/system.sh finds.
 func browser(t *testing.T) string {
 	t.Helper()
+	enginetest.Needs(t, "chromium")
 	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
 		if path, err := exec.LookPath(name); err == nil {
 			return path
@@ -44,6 +46,7 @@ func browser(t *testing.T) string {
 // axe returns axe-core.
 func axe(t *testing.T) []byte {
 	t.Helper()
+	enginetest.Needs(t, "chromium")
 	found, err := filepath.Glob("../../.tools/axe/axe-*.min.js")
 	if err != nil || len(found) == 0 {
 		t.Fatal("no axe-core: run make chromium")

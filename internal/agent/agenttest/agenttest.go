@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -124,13 +125,19 @@ func (h *Host) Start(vmid, vcpus int, args ...string) int {
 	return cmd.Process.Pid
 }
 
+// NeedsQEMU skips the test under go test -short, and in make test WITHOUT=qemu.
+func NeedsQEMU(t testing.TB) {
+	t.Helper()
+	if testing.Short() || slices.Contains(strings.Fields(os.Getenv("NUMAFORM_WITHOUT")), "qemu") {
+		t.Skip("needs QEMU, which go test -short and NUMAFORM_WITHOUT leave out") //nolint:forbidigo // only if the user says so
+	}
+}
+
 // StartQEMU starts a real VM without a disk, stopped before its first instruction, and returns
 // its process ID.
 func (h *Host) StartQEMU(vmid, vcpus int) int {
 	h.t.Helper()
-	if testing.Short() {
-		h.t.Skip("needs QEMU, which go test -short leaves out") //nolint:forbidigo // only make unit is short
-	}
+	NeedsQEMU(h.t)
 	path, err := exec.LookPath("qemu-system-x86_64")
 	if err != nil {
 		h.t.Fatal("no QEMU: run make qemu, or install qemu-system-x86")
