@@ -158,8 +158,11 @@ func (w *Writer) addWakes(b *batch) {
 		}
 	}
 	for _, m := range w.sorted() {
+		if !m.waking || m.leaving || m.Phase != PhaseReserved || !m.ready(change.from, now) {
+			continue
+		}
 		at := slices.IndexFunc(change.After.VMs, func(vm fleet.VM) bool { return vm.Key == m.VM.Key })
-		if !m.waking || m.leaving || m.Phase != PhaseReserved || at < 0 || !m.ready(change.from, now) {
+		if at < 0 {
 			continue
 		}
 		if slices.ContainsFunc(change.from.open[m.VM.Host].Woken, func(key fleet.Key) bool { return change.leaving[key] && !running[key] }) {

@@ -69,13 +69,14 @@ func (w *Writer) mergeFiles(ctx context.Context, from *reading, snapshot *topolo
 
 	// Add or update the members for the VMs in the fleet's files.
 	filed := map[fleet.Key]bool{}
-	for _, vm := range from.fleet.VMs {
+	for i := range from.fleet.VMs {
+		vm := &from.fleet.VMs[i]
 		filed[vm.Key] = true
 		if m := w.members[vm.Key]; m != nil {
-			if m.Filed = true; !m.moving {
+			if m.Filed = true; !m.moving && !sameInPlace(&m.VM.Spec, &vm.Spec) {
 				m.VM = inPlace(m.VM, &vm.Spec) // a person may have reverted an update
 			}
-			w.mergeStandby(ctx, m, &vm, nodes[vm.Key])
+			w.mergeStandby(ctx, m, vm, nodes[vm.Key])
 			if m.Phase == PhaseReserved && (!m.waking || slices.Contains(from.open[vm.Host].Woken, vm.Key)) {
 				// Its change was written, but the response was lost.
 				m.waking = false
@@ -83,10 +84,10 @@ func (w *Writer) mergeFiles(ctx context.Context, from *reading, snapshot *topolo
 			}
 			continue
 		}
-		m := &member{VMState: VMState{VM: vm, Since: now, Filed: true}}
+		m := &member{VMState: VMState{VM: *vm, Since: now, Filed: true}}
 		m.Changing = slices.Contains(from.open[vm.Host].Updated, vm.Key)
 		w.members[vm.Key] = m
-		w.mergeStandby(ctx, m, &vm, nodes[vm.Key])
+		w.mergeStandby(ctx, m, vm, nodes[vm.Key])
 		if alive[vm.Key] && !interrupted(from.open, vm.Host) && !slices.Contains(from.open[vm.Host].Woken, vm.Key) {
 			w.set(m, PhaseMade, nil)
 		} else {
