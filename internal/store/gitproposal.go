@@ -55,10 +55,10 @@ func (g *Git) PicturePath(name, picture string) string {
 var ErrNoRemote = errors.New("the fleet's repository has no remote, so it has no pull requests: set fleet.git.remote")
 
 // Propose sets the proposal's branch to a commit that adds the proposal's file and its
-// pictures, and nothing else, to the fleet's branch, and returns that commit. If the branch has such a commit,
-// based on any earlier commit of the fleet's branch, it stays. Otherwise Propose replaces
-// whatever the branch has, unless another client changes the branch at the same time. A
-// fleet without a branch gets one, with an empty commit.
+// pictures, and nothing else, to the fleet's branch, and returns that commit. If the branch
+// has such a commit, based on a commit since which the fleet's branch did not have the file,
+// it stays. Otherwise Propose replaces whatever the branch has, unless another client changes
+// the branch at the same time. A fleet without a branch gets one, with an empty commit.
 func (g *Git) Propose(ctx context.Context, p Proposal) (commit string, err error) {
 	if !proposalFile.MatchString(p.Name + ".diff") {
 		return "", fmt.Errorf("proposing %s: not a valid name of a proposal", printable(p.Name))
@@ -90,7 +90,7 @@ func (g *Git) Propose(ctx context.Context, p Proposal) (commit string, err error
 				}
 			}
 		}
-		if same, err := r.addsOnly(seen, base, edits); same || err != nil {
+		if same, err := r.addsOnly(seen, base, p.Name, edits); same || err != nil {
 			commit = seen.String()
 			return err
 		}
@@ -125,9 +125,12 @@ func (r *repository) startBranch(ctx context.Context, at time.Time) (plumbing.Ha
 	return first, r.publish(ctx, plumbing.ZeroHash, first)
 }
 
-// addsOnly reports whether a commit makes exactly the edits to its only parent, and the
-// parent, but not the commit itself, is a commit of the branch with the head base.
-func (r *repository) addsOnly(commit, base plumbing.Hash, edits map[string]blob) (bool, error) {
+// addsOnly reports whether a commit makes exactly the edits of a proposal to its only parent,
+// the parent is a commit of the branch with the head base, and no later commit of that branch
+// has the proposal's file. If one has it, the proposal was merged and removed: a rebase then
+// drops the commit, because its change is in the branch already, so that the forge merges
+// nothing, and Gitea leaves the pull request open.
+func (r *repository) addsOnly(commit, base plumbing.Hash, name string, edits map[string]blob) (bool, error) {
 	if commit.IsZero() {
 		return false, nil
 	}
@@ -135,10 +138,18 @@ func (r *repository) addsOnly(commit, base plumbing.Hash, edits map[string]blob)
 	if err != nil || len(found.ParentHashes) != 1 {
 		return false, nil //nolint:nilerr // an unreadable commit is replaced
 	}
-	if merged, err := r.isAncestor(commit, base); merged || err != nil {
-		return false, err // another merge of it would change nothing
-	}
-	if known, err := r.isAncestor(found.ParentHashes[0], base); !known || err != nil {
+	known := false
+	err = r.ancestors(base, func(at plumbing.Hash) error {
+		if known = at == found.ParentHashes[0]; known {
+			return storer.ErrStop
+		}
+		merged, err := r.proposal(at, name)
+		if err == nil && !merged.IsZero() {
+			return storer.ErrStop
+		}
+		return err
+	})
+	if err != nil || !known {
 		return false, err
 	}
 	tree, err := r.objects.tree(found.ParentHashes[0])
@@ -185,17 +196,20 @@ func (g *Git) HasProposal(ctx context.Context, name string, content []byte) (has
 		if _, err := r.fetchOther(ctx); err != nil {
 			return err
 		}
-		at, err := r.proposal(name)
+		head, err := r.hash(r.branch)
+		if err != nil {
+			return err
+		}
+		at, err := r.proposal(head, name)
 		has = at == plumbing.ComputeHash(plumbing.BlobObject, content)
 		return err
 	})
 	return has, err
 }
 
-// proposal returns the hash of a proposal's file on the fleet's branch; zero if there is
-// none.
-func (r *repository) proposal(name string) (plumbing.Hash, error) {
-	entries, err := r.proposalEntries()
+// proposal returns the hash of a proposal's file in a commit; zero if there is none.
+func (r *repository) proposal(commit plumbing.Hash, name string) (plumbing.Hash, error) {
+	entries, err := r.proposalEntries(commit)
 	for _, entry := range entries {
 		if entry.Name == name+".diff" {
 			return entry.Hash, err
@@ -204,13 +218,9 @@ func (r *repository) proposal(name string) (plumbing.Hash, error) {
 	return plumbing.ZeroHash, err
 }
 
-// proposalEntries returns the files with proposals and pictures on the fleet's branch.
-func (r *repository) proposalEntries() ([]object.TreeEntry, error) {
-	head, err := r.hash(r.branch)
-	if err != nil {
-		return nil, err
-	}
-	tree, err := r.objects.tree(head)
+// proposalEntries returns the files with proposals and pictures in a commit.
+func (r *repository) proposalEntries(commit plumbing.Hash) ([]object.TreeEntry, error) {
+	tree, err := r.objects.tree(commit)
 	if err != nil {
 		return nil, err
 	}
@@ -227,7 +237,11 @@ func (g *Git) DropProposals(ctx context.Context, at time.Time, names ...string) 
 		if _, err := r.fetchOther(ctx); err != nil {
 			return err
 		}
-		entries, err := r.proposalEntries()
+		head, err := r.hash(r.branch)
+		if err != nil {
+			return err
+		}
+		entries, err := r.proposalEntries(head)
 		if err != nil {
 			return err
 		}
@@ -240,9 +254,8 @@ func (g *Git) DropProposals(ctx context.Context, at time.Time, names ...string) 
 				edits[r.inRepository(path.Join(proposalDir, entry.Name))] = blob{}
 			}
 		}
-		head, err := r.hash(r.branch)
-		if err != nil || len(edits) == 0 {
-			return err
+		if len(edits) == 0 {
+			return nil
 		}
 		tree, err := r.objects.tree(head)
 		if err != nil {

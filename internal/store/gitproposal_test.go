@@ -84,7 +84,20 @@ func TestGitProposal(t *testing.T) {
 			if hasProposal(t, g, p) {
 				t.Error("the proposal was not removed")
 			}
-			if err := g.DropBranch(t.Context(), p.Branch, first); err != nil {
+
+			// Proposed again, it can be merged again, also by a rebase, which drops what
+			// the branch had before.
+			again := propose(t, g, p)
+			run(t, clone, "fetch", "--quiet", "origin")
+			run(t, clone, "rebase", "--quiet", "origin/main", "origin/"+p.Branch)
+			run(t, clone, "push", "--quiet", "origin", "HEAD:main")
+			if !hasProposal(t, g, p) {
+				t.Error("the second rebase did not merge the proposal")
+			}
+			if err := g.DropProposals(t.Context(), time.Unix(1767225600, 0), p.Name); err != nil {
+				t.Fatal(err)
+			}
+			if err := g.DropBranch(t.Context(), p.Branch, again); err != nil {
 				t.Fatal(err)
 			}
 			if got := run(t, remote, "branch", "--list", "numaform/*"); got != "" {

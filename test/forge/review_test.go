@@ -396,9 +396,15 @@ func testReviewStrangers(d *desk) {
 	if closed, err := d.client.Get(d.t.Context(), second.Number); err != nil || closed.State != forge.Closed {
 		d.t.Errorf("the retargeted pull request is %+v, %v", closed, err)
 	}
-	if third := d.at("workers-up-1", int64(second.Number)+1); third.State != forge.Open || third.Base != "main" {
+	third := d.at("workers-up-1", int64(second.Number)+1)
+	if third.State != forge.Open || third.Base != "main" {
 		d.t.Errorf("the third pull request is %+v", third)
 	}
+	// Its change was merged and removed before, and a rebase must merge it again.
+	d.approve(d.t, "ops/"+d.name, third.Number, d.plan("workers-up-1").Status.PullRequest.Head)
+	d.merge(third.Number, "rebase")
+	d.pass()
+	d.approved("workers-up-1", "ann")
 }
 
 // testReviewReverted approves nothing after a merge that was reverted before numaform saw it.
