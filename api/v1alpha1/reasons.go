@@ -18,6 +18,9 @@ const (
 	ReasonPlanDenied = "PlanDenied"
 	// ReasonStateBackendUnreachable: the backend of the Terraform states does not respond.
 	ReasonStateBackendUnreachable = "StateBackendUnreachable"
+	// ReasonChangePostponed: no change can begin, for example because the fleet's repository
+	// cannot be reached or refuses numaform's pushes.
+	ReasonChangePostponed = "ChangePostponed"
 	// ReasonHistoryRewritten: records of the fleet's history are missing or were replaced, or
 	// the store is older than the history.
 	ReasonHistoryRewritten = "HistoryRewritten"

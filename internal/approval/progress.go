@@ -199,7 +199,7 @@ func (a *Approvals) advanceCreates(ctx context.Context, plan *v1alpha1.ScalePlan
 		})...)
 	}
 	done := 0
-	blocked := false // a VM waits for the state backend
+	blocked := false // a VM waits for the end of an outage
 	var failures []string
 	for i := range states {
 		switch state := &states[i]; {
@@ -209,7 +209,7 @@ func (a *Approvals) advanceCreates(ctx context.Context, plan *v1alpha1.ScalePlan
 			failures = append(failures, fmt.Sprintf("%s: %v", state.VM.Name, state.Err))
 		case state.Phase == scaler.PhaseRemoving:
 			failures = append(failures, state.VM.Name+" was abandoned before it was created")
-		case scaler.BackendDown(state.Err, state.Since) != nil:
+		case scaler.OutageOf(state) != nil:
 			blocked = true
 		}
 	}

@@ -188,7 +188,7 @@ func (a *Approvals) Draft(ctx context.Context) error {
 	var errs []error
 	for _, g := range due {
 		if err := a.draft(ctx, g); err != nil {
-			a.waitForBackend(g, err)
+			a.waitForOutage(g, err)
 			errs = append(errs, fmt.Errorf("checking approval of nodepool %s: %w", g.pool, err))
 		}
 	}

@@ -3,6 +3,7 @@ package approval
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -69,21 +70,22 @@ func (a *Approvals) wait(g *group, d *draft) {
 	a.setWait(g, w)
 }
 
-// waitForBackend records that the VMs of a group wait because a backend does not respond.
-// If the error has another cause, it removes the group's wait.
-func (a *Approvals) waitForBackend(g *group, err error) {
+// waitForOutage records that the VMs of a group wait because no plan can be made. If the
+// next attempt can succeed at once, it removes the group's wait.
+func (a *Approvals) waitForOutage(g *group, err error) {
+	if errors.Is(err, scaler.ErrFleetChanged) || errors.Is(err, context.Canceled) {
+		a.proceed(g)
+		return
+	}
 	a.mu.Lock()
 	since := a.waits[g.pool].Since
 	a.mu.Unlock()
 	if since.IsZero() {
 		since = a.config.Clock.Now()
 	}
-	down := scaler.BackendDown(err, since)
-	if down == nil {
-		a.proceed(g)
-		return
-	}
-	a.setWait(g, scheduling.Wait{NodePool: g.pool, Reason: v1alpha1.ReasonStateBackendUnreachable, Since: down.Since, Message: down.Summary()})
+	outage := scaler.OutageOf(&scaler.VMState{Err: &scaler.PostponedError{Since: since, Err: err}, Since: since})
+	reason, since := outage.Cause()
+	a.setWait(g, scheduling.Wait{NodePool: g.pool, Reason: reason, Since: since, Message: outage.Summary()})
 }
 
 func (a *Approvals) setWait(g *group, w scheduling.Wait) {

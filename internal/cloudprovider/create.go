@@ -208,9 +208,9 @@ func (c *CloudProvider) Delete(ctx context.Context, claim *karpv1.NodeClaim) (er
 		return &goneError{state.VM.Name}
 	}
 	if found && state.Phase == scaler.PhaseRemoving {
-		// Waiting for approval or for the state backend is not a failure.
+		// Waiting for approval or for the end of an outage is not a failure.
 		var held *scaler.PendingApprovalError
-		if state.Err == nil || errors.As(state.Err, &held) || scaler.BackendDown(state.Err, state.Since) != nil {
+		if state.Err == nil || errors.As(state.Err, &held) || scaler.OutageOf(&state) != nil {
 			return nil
 		}
 		return fmt.Errorf("removing vm %s: %w", state.VM.Name, state.Err)

@@ -153,7 +153,7 @@ func notable() map[string]notify.Kind {
 	kinds := map[string]notify.Kind{}
 	for kind, reasons := range map[notify.Kind][]string{
 		notify.Waiting: {
-			v1alpha1.ReasonPendingApproval, v1alpha1.ReasonStateBackendUnreachable, v1alpha1.ReasonLimitReached,
+			v1alpha1.ReasonPendingApproval, v1alpha1.ReasonStateBackendUnreachable, v1alpha1.ReasonChangePostponed, v1alpha1.ReasonLimitReached,
 			v1alpha1.ReasonFixedSizeNotSupported, v1alpha1.ReasonLabelInvalid,
 			approval.ReasonProposed, approval.ReasonBreakGlass, approval.ReasonFrozen, approval.ReasonThawed, garbage.ReasonRemovalWaits,
 		},

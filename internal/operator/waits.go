@@ -9,7 +9,7 @@ import (
 )
 
 // waitsOf returns why new nodes of a NodePool wait: because of a limit, for a plan that has
-// not begun, for the approval of a reserved VM, or for the state backend.
+// not begun, for the approval of a reserved VM, or for the end of an outage.
 func waitsOf(pool string, planned []scheduling.Wait, states []scaler.VMState) []scheduling.Wait {
 	var waits []scheduling.Wait
 	for _, wait := range planned {
@@ -22,8 +22,9 @@ func waitsOf(pool string, planned []scheduling.Wait, states []scaler.VMState) []
 		if state.VM.Pool != pool || state.Phase == scaler.PhaseMade {
 			continue
 		}
-		if down := scaler.BackendDown(state.Err, state.Since); down != nil {
-			waits = append(waits, scheduling.Wait{NodePool: pool, Reason: v1alpha1.ReasonStateBackendUnreachable, Since: down.Since, Message: down.Summary()})
+		if outage := scaler.OutageOf(state); outage != nil {
+			reason, since := outage.Cause()
+			waits = append(waits, scheduling.Wait{NodePool: pool, Reason: reason, Since: since, Message: outage.Summary()})
 		} else if state.Phase == scaler.PhasePendingApproval {
 			waits = append(waits, scheduling.Wait{
 				NodePool: pool, Reason: v1alpha1.ReasonPendingApproval,

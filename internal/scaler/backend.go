@@ -8,6 +8,7 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/internal/logkey"
 	"github.com/numaform/numaform/state"
 	"github.com/numaform/numaform/topology"
@@ -37,6 +38,77 @@ func (e *BackendDownError) Summary() string {
 
 // Unwrap returns the engine's error.
 func (e *BackendDownError) Unwrap() error { return e.err }
+
+// Cause implements Outage.
+func (e *BackendDownError) Cause() (reason string, since time.Time) {
+	return v1alpha1.ReasonStateBackendUnreachable, e.Since
+}
+
+// PostponedError reports that no change can begin, whatever its VMs: for example, the
+// fleet's repository cannot be reached or refuses a push.
+type PostponedError struct {
+	// Since is the time of the first failure.
+	Since time.Time
+	// Err is the last failure.
+	Err error
+}
+
+func (e *PostponedError) Error() string { return e.Summary() }
+
+// Summary implements Outage.
+func (e *PostponedError) Summary() string {
+	return fmt.Sprintf("waits: no change could begin since %s: %v; numaform retries", e.Since.UTC().Format(time.RFC3339), e.Err)
+}
+
+// Unwrap returns the last failure.
+func (e *PostponedError) Unwrap() error { return e.Err }
+
+// Cause implements Outage.
+func (e *PostponedError) Cause() (reason string, since time.Time) {
+	return v1alpha1.ReasonChangePostponed, e.Since
+}
+
+// Outage is an error for which VMs wait although nothing is wrong with them or their hosts:
+// a BackendDownError or a PostponedError.
+type Outage interface {
+	error
+	// Summary describes the outage in one sentence, with the fix.
+	Summary() string
+	// Cause returns the reason of events and conditions about the outage, one of v1alpha1,
+	// and the time of the first failure.
+	Cause() (reason string, since time.Time)
+}
+
+// OutageOf returns the outage for which a VM waits, or nil.
+func OutageOf(state *VMState) Outage {
+	if down := BackendDown(state.Err, state.Since); down != nil {
+		return down
+	}
+	if postponed := new(PostponedError); errors.As(state.Err, &postponed) {
+		return postponed
+	}
+	return nil
+}
+
+// postpone records on all VMs that wait for their creation, wake or removal that no change
+// can begin.
+func (w *Writer) postpone(err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, m := range w.members {
+		if m.Phase == PhaseReserved || m.Phase == PhaseRemoving {
+			m.Err = w.postponed(m, err)
+		}
+	}
+}
+
+// postponed returns the PostponedError of a VM, with the beginning of the outage. The caller
+// holds w.mu.
+func (w *Writer) postponed(m *member, err error) error {
+	known := &PostponedError{Since: w.scaler.config.Clock.Now()}
+	_ = errors.As(m.Err, &known)
+	return &PostponedError{Since: known.Since, Err: err}
+}
 
 // BackendDown returns the BackendDownError for an error, or nil if the error has another
 // cause. since is the time of the first failure, unless the error already contains it.

@@ -1,11 +1,19 @@
 package scaler_test
 
 import (
+	"context"
+	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
+	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/internal/audit"
 	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/internal/store"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -34,4 +42,60 @@ func TestWriterFailsOneVMAlone(t *testing.T) {
 	w.hasTags(t, vms[3], "blue")
 	w.hasTags(t, vms[2])
 	w.underWay(t)
+}
+
+// refusing is a store whose operations fail on demand.
+type refusing struct {
+	store.Store
+	reads, begins atomic.Bool
+}
+
+func (r *refusing) Read(ctx context.Context) (generator.Files, store.Revision, error) {
+	if r.reads.Load() {
+		return nil, "", errors.New("cannot reach the remote")
+	}
+	return r.Store.Read(ctx)
+}
+
+func (r *refusing) Begin(ctx context.Context, base store.Revision, files generator.Files, change audit.Change) error {
+	if r.begins.Load() {
+		return errors.New("the branch is protected")
+	}
+	return r.Store.Begin(ctx, base, files, change)
+}
+
+// TestPostponedChanges checks that a VM reports for how long no change could begin, and why,
+// and is created as soon as one can.
+func TestPostponedChanges(t *testing.T) {
+	t.Parallel()
+	fleetStore := &refusing{}
+	w := newWorldWith(t, func(c *scaler.Config) {
+		fleetStore.Store = c.Store
+		c.Store = fleetStore
+	})
+	writer := w.run(t, nil)
+	fleetStore.begins.Store(true)
+	ensure(t, writer, on(first))
+	var since time.Time
+	for _, text := range []string{"the branch is protected", "cannot reach the remote"} {
+		await(t, writer, func(states []scaler.VMState) bool {
+			outage := scaler.OutageOf(&states[0])
+			if outage == nil || !strings.Contains(outage.Summary(), text) {
+				return false
+			}
+			reason, began := outage.Cause()
+			if reason != v1alpha1.ReasonChangePostponed || !since.IsZero() && !began.Equal(since) || states[0].Phase != scaler.PhaseReserved {
+				t.Errorf("%s since %s, phase %s, want since %s", reason, began, states[0].Phase, since)
+			}
+			since = began
+			return true
+		})
+		fleetStore.reads.Store(true)
+	}
+	w.exist(t)
+	fleetStore.begins.Store(false)
+	fleetStore.reads.Store(false)
+	if state := phases(t, writer, scaler.PhaseMade)[0]; state.Err != nil {
+		t.Errorf("a VM that was created waits: %v", state.Err)
+	}
 }

@@ -298,20 +298,21 @@ func (w *Writer) step(ctx context.Context) (again time.Duration, err error) {
 			return soon, nil
 		}
 		b, err := w.nextBatch(ctx)
+		if err == nil && b != nil && w.unlock == nil {
+			w.unlock, err = w.scaler.config.Store.Lock(ctx)
+		}
+		if err != nil && ctx.Err() == nil {
+			w.postpone(err)
+		}
 		if err != nil || b == nil {
 			return w.due(), err
-		}
-		if w.unlock == nil {
-			if w.unlock, err = w.scaler.config.Store.Lock(ctx); err != nil {
-				return 0, err
-			}
 		}
 		err = w.begin(ctx, b)
 		switch {
 		case errors.Is(err, errReduced), errors.Is(err, ErrFleetChanged):
 			log.FromContext(ctx).V(1).Info("rebuilt the change", logkey.Reason, err.Error())
 		case err != nil:
-			w.postponeBatch(b, func(*member) error { return err })
+			w.postponeBatch(b, func(m *member) error { return w.postponed(m, err) })
 			return soon, err
 		}
 	}

@@ -11,7 +11,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
-	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/logkey"
 	"github.com/numaform/numaform/internal/scaler"
@@ -37,7 +36,7 @@ func (*failures) every() time.Duration { return failuresPeriod }
 func (f *failures) concerns(states []scaler.VMState) bool {
 	waits := func(state scaler.VMState) bool {
 		return state.Phase == scaler.PhaseFailed || state.Phase == scaler.PhasePendingApproval || state.Phase == scaler.PhaseRemoving && state.Err != nil ||
-			waitsForBackend(&state) != nil
+			outageOf(&state) != nil
 	}
 	return len(f.reported)+len(f.claimless) > 0 || slices.ContainsFunc(states, waits)
 }
@@ -99,25 +98,25 @@ func (f *failures) run(ctx context.Context, v *view) error {
 	return errors.Join(errs...)
 }
 
-// reportOutages publishes an event on the claim of each VM that waits for the state
-// backend.
+// reportOutages publishes an event on the claim of each VM that waits for the end of an
+// outage.
 func (f *failures) reportOutages(v *view) {
 	for i := range v.states {
 		state := &v.states[i]
-		down := waitsForBackend(state)
-		if claim := v.byKey[state.VM.Key]; down != nil && claim != nil {
-			f.config.Recorder.Publish(warning(claim, v1alpha1.ReasonStateBackendUnreachable, brief(down), down.Since.String()))
+		outage := outageOf(state)
+		if claim := v.byKey[state.VM.Key]; outage != nil && claim != nil {
+			reason, since := outage.Cause()
+			f.config.Recorder.Publish(warning(claim, reason, brief(outage), since.String()))
 		}
 	}
 }
 
-// waitsForBackend returns why a VM that is not created yet waits for the state backend, or
-// nil if it does not.
-func waitsForBackend(state *scaler.VMState) *scaler.BackendDownError {
+// outageOf returns the outage for which a VM that is not created yet waits, or nil.
+func outageOf(state *scaler.VMState) scaler.Outage {
 	if state.Phase != scaler.PhaseReserved && state.Phase != scaler.PhaseMaking {
 		return nil
 	}
-	return scaler.BackendDown(state.Err, state.Since)
+	return scaler.OutageOf(state)
 }
 
 // report reports why a VM was given up, and makes the affected offerings unavailable. A VM

@@ -116,7 +116,7 @@ func New(config Config) *Collector {
 		&claims{config: config, vmless: since[types.UID]{}, nodeless: since[types.UID]{}, abandoned: since[types.UID]{}},
 		&joins{
 			config: config, backoff: backoff, waiting: map[types.UID]*karpv1.NodeClaim{}, reported: map[types.UID]bool{},
-			causes: map[types.UID]string{}, blocked: map[types.UID]bool{},
+			causes: map[types.UID]string{}, blocked: map[types.UID]string{},
 		},
 		orphans,
 	}}

@@ -36,9 +36,9 @@ type joins struct {
 	// causes are the results of diagnose shortly before the timeout, because Karpenter may
 	// delete a claim with its VM before the next pass.
 	causes map[types.UID]string
-	// blocked are claims whose VM waited for the state backend. The VM may be removed
-	// together with its claim.
-	blocked map[types.UID]bool
+	// blocked is the reason of the outage for which the VM of a claim waited. The VM may be
+	// removed together with its claim.
+	blocked map[types.UID]string
 }
 
 func (*joins) name() string { return "joins" }
@@ -56,11 +56,11 @@ func (j *joins) run(ctx context.Context, v *view) error {
 			continue
 		}
 		j.waiting[claim.UID] = claim
-		if state, known := v.vms[keyOf(claim)]; known && waitsForBackend(&state) != nil {
-			j.blocked[claim.UID] = true
+		if state, known := v.vms[keyOf(claim)]; known {
+			j.noteOutage(v, claim, &state)
 		}
 		soon := j.timedOut(v, claim, v.now.Add(2*period)) && !j.timedOut(v, claim, v.now)
-		if soon && claim.DeletionTimestamp.IsZero() && !j.blocked[claim.UID] {
+		if soon && claim.DeletionTimestamp.IsZero() && j.blocked[claim.UID] == "" {
 			j.expect(ctx, v, claim)
 		}
 	}
@@ -97,7 +97,7 @@ func (j *joins) run(ctx context.Context, v *view) error {
 	maps.DeleteFunc(j.waiting, func(uid types.UID, _ *karpv1.NodeClaim) bool { return !current[uid] })
 	maps.DeleteFunc(j.reported, func(uid types.UID, _ bool) bool { return !current[uid] })
 	maps.DeleteFunc(j.causes, func(uid types.UID, _ string) bool { return !current[uid] })
-	maps.DeleteFunc(j.blocked, func(uid types.UID, _ bool) bool { return !current[uid] })
+	maps.DeleteFunc(j.blocked, func(uid types.UID, _ string) bool { return !current[uid] })
 	return errors.Join(errs...)
 }
 
@@ -126,10 +126,26 @@ func (j *joins) overdue(v *view, claim *karpv1.NodeClaim) bool {
 	return j.waiting[claim.UID] != nil && claim.DeletionTimestamp.IsZero() && j.timeout(v, claim) < v1alpha1.MaxJoinTimeout && j.timedOut(v, claim, v.now)
 }
 
+// shortOutage is how long changes can be postponed without effect on whether a Node joins in
+// time.
+const shortOutage = time.Minute
+
+// noteOutage records the outage for which the claim's VM waits.
+func (j *joins) noteOutage(v *view, claim *karpv1.NodeClaim, state *scaler.VMState) {
+	outage := outageOf(state)
+	if outage == nil {
+		return
+	}
+	reason, since := outage.Cause()
+	if reason != v1alpha1.ReasonChangePostponed || v.now.Sub(since) >= shortOutage {
+		j.blocked[claim.UID] = reason
+	}
+}
+
 // timeout returns how long the claim's Node may take to register. If its VM waited for the
-// state backend, the class is not at fault, and Karpenter's timeout applies.
+// end of an outage, the class is not at fault, and Karpenter's timeout applies.
 func (j *joins) timeout(v *view, claim *karpv1.NodeClaim) time.Duration {
-	if j.blocked[claim.UID] {
+	if j.blocked[claim.UID] != "" {
 		return v1alpha1.MaxJoinTimeout
 	}
 	return v.timeToJoin(claim)
@@ -170,16 +186,16 @@ func (j *joins) timedOut(v *view, claim *karpv1.NodeClaim, now time.Time) bool {
 	return now.Sub(from) >= j.timeout(v, claim)
 }
 
-// report reports why the claim's Node did not join. If its VM waited for the state backend,
-// the class is not at fault and remains available.
+// report reports why the claim's Node did not join. If its VM waited for the end of an
+// outage, the class is not at fault and remains available.
 func (j *joins) report(ctx context.Context, v *view, claim *karpv1.NodeClaim) {
 	class := claim.Spec.NodeClassRef.Name
-	if j.blocked[claim.UID] {
-		j.config.publish(v, claim.Labels[karpv1.NodePoolLabelKey], claim, v1alpha1.ReasonStateBackendUnreachable, fmt.Sprintf(
-			"NodeClaim %s: no Node joined within %s, because its VM waited for the state backend: Karpenter deletes the NodeClaim, "+
-				"and its pods are scheduled again; restore the backend", claim.Name, v1alpha1.MaxJoinTimeout,
+	if reason := j.blocked[claim.UID]; reason != "" {
+		j.config.publish(v, claim.Labels[karpv1.NodePoolLabelKey], claim, reason, fmt.Sprintf(
+			"NodeClaim %s: no Node joined within %s, because its VM waited: Karpenter deletes the NodeClaim, and its pods are scheduled again; "+
+				"the earlier events with this reason contain the fix", claim.Name, v1alpha1.MaxJoinTimeout,
 		))
-		log.FromContext(ctx).Info("node did not join while its vm waited for the state backend", logkey.NodeClaim, claim.Name, logkey.NodeClass, class)
+		log.FromContext(ctx).Info("node did not join while its vm waited", logkey.NodeClaim, claim.Name, logkey.NodeClass, class, logkey.Reason, reason)
 		return
 	}
 	why := j.causes[claim.UID]

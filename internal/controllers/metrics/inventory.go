@@ -92,12 +92,13 @@ func (i *inventory) Collect(out chan<- prometheus.Metric) {
 		gauge(out, i.vms, float64(count), string(at.host.Region), string(at.host.Host), string(at.phase))
 	}
 
-	waiting := map[string]int{v1alpha1.ReasonPendingApproval: 0, v1alpha1.ReasonStateBackendUnreachable: 0}
+	waiting := map[string]int{v1alpha1.ReasonPendingApproval: 0, v1alpha1.ReasonStateBackendUnreachable: 0, v1alpha1.ReasonChangePostponed: 0}
 	for i := range states {
 		if pending := new(scaler.PendingApprovalError); states[i].Phase == scaler.PhasePendingApproval || errors.As(states[i].Err, &pending) {
 			waiting[v1alpha1.ReasonPendingApproval]++
-		} else if scaler.BackendDown(states[i].Err, states[i].Since) != nil {
-			waiting[v1alpha1.ReasonStateBackendUnreachable]++
+		} else if outage := scaler.OutageOf(&states[i]); outage != nil {
+			reason, _ := outage.Cause()
+			waiting[reason]++
 		}
 	}
 	for reason, count := range waiting {

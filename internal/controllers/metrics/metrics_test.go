@@ -161,6 +161,7 @@ numaform_vms{host="pve-1",phase="made",region="lab"} 1
 numaform_vms{host="pve-1",phase="reserved",region="lab"} 1
 # HELP numaform_waiting_vms VMs whose creation, wake or removal waits, by the reason of their events.
 # TYPE numaform_waiting_vms gauge
+numaform_waiting_vms{reason="ChangePostponed"} 0
 numaform_waiting_vms{reason="PendingApproval"} 1
 numaform_waiting_vms{reason="StateBackendUnreachable"} 1
 `,

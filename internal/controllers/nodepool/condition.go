@@ -84,7 +84,8 @@ func (c *Controller) waits(pool *karpv1.NodePool) []scheduling.Wait {
 	// A mistake in the NodePool does not end by itself, and an outage blocks everything,
 	// whatever an operator decides.
 	rank := []string{
-		v1alpha1.ReasonFixedSizeNotSupported, v1alpha1.ReasonLabelInvalid, v1alpha1.ReasonHistoryRewritten, v1alpha1.ReasonStateBackendUnreachable, v1alpha1.ReasonLimitReached, v1alpha1.ReasonPlanDenied, v1alpha1.ReasonPlanRejected,
+		v1alpha1.ReasonFixedSizeNotSupported, v1alpha1.ReasonLabelInvalid, v1alpha1.ReasonHistoryRewritten, v1alpha1.ReasonStateBackendUnreachable, v1alpha1.ReasonChangePostponed,
+		v1alpha1.ReasonLimitReached, v1alpha1.ReasonPlanDenied, v1alpha1.ReasonPlanRejected,
 		v1alpha1.ReasonPendingApproval,
 	}
 	slices.SortStableFunc(waits, func(a, b scheduling.Wait) int {

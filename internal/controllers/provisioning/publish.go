@@ -166,16 +166,17 @@ func (c *Controller) publishApprovals(ctx context.Context) error {
 	return nil
 }
 
-// publishOutages publishes an event on each pod whose VM waits for the state backend.
+// publishOutages publishes an event on each pod whose VM waits for the end of an outage.
 func (c *Controller) publishOutages(d *scheduling.Decision, states []scaler.VMState, pods podIndex) {
-	down := map[string]*scaler.BackendDownError{}
+	outages := map[string]scaler.Outage{}
 	for i := range states {
-		down[states[i].VM.Name] = scaler.BackendDown(states[i].Err, states[i].Since)
+		outages[states[i].VM.Name] = scaler.OutageOf(&states[i])
 	}
 	for _, landing := range slices.Concat(d.Existing, d.InFlight) {
-		if outage := down[landing.Name]; outage != nil {
+		if outage := outages[landing.Name]; outage != nil {
+			reason, since := outage.Cause()
 			for _, pod := range pods.of(landing.Pods) {
-				c.publishWait(pod, &scheduling.Wait{Reason: v1alpha1.ReasonStateBackendUnreachable, Since: outage.Since})
+				c.publishWait(pod, &scheduling.Wait{Reason: reason, Since: since})
 			}
 		}
 	}
@@ -199,6 +200,8 @@ func (c *Controller) publishWait(pod *corev1.Pod, wait *scheduling.Wait) {
 		message = fmt.Sprintf("the guard denies plan %s: to list the rules, run numaform plans %s", wait.ScalePlan, wait.ScalePlan)
 	case v1alpha1.ReasonStateBackendUnreachable:
 		message = fmt.Sprintf("waits: numaform's state backend has been unreachable since %s: see the condition ScaleUpReady of the NodePool; numaform retries", since)
+	case v1alpha1.ReasonChangePostponed:
+		message = fmt.Sprintf("waits: numaform has been unable to begin changes since %s: see the condition ScaleUpReady of the NodePool; numaform retries", since)
 	}
 	c.config.Recorder.Publish(event.New(pod, kind, wait.Reason, message, wait.ScalePlan, since))
 }
