@@ -70,11 +70,11 @@ type Config struct {
 	Paused func(ctx context.Context) (bool, error)
 	// Unset is the mode of a NodePool without an annotation; empty means ModePolicy.
 	Unset Mode
-	// Approved is called while a plan is approved but has not begun, so that its requester
-	// tries again. It can be called several times for a plan.
-	Approved func()
-	Events   events.Recorder
-	Clock    clock.PassiveClock
+	// Decide is called while a plan is approved but has not begun, or pods may no longer need
+	// it, so that its requester decides again. It can be called several times for a plan.
+	Decide func()
+	Events events.Recorder
+	Clock  clock.PassiveClock
 }
 
 // Approvals manages changes that need approval. Run it on the leader only.

@@ -62,7 +62,7 @@ type bench struct {
 	fault string
 	// updated is called once, after the next update of a status; it can be nil.
 	updated func()
-	// again is set when an approved plan can be begun.
+	// again is set when another decision is requested.
 	again bool
 	// may are the VMs that the last Up returned.
 	may []scheduling.Placed
@@ -182,9 +182,9 @@ func (b *bench) restart() {
 		ClusterID: "test", Freezes: b.freezes, Pictures: true,
 		Signatures: func() (signature.Policy, error) { return b.policy, nil },
 
-		Paused:   func(context.Context) (bool, error) { return b.paused, nil },
-		Taken:    func(context.Context) (map[topology.RegionName][]fleet.VMID, error) { return nil, nil },
-		Approved: func() { b.again = true },
+		Paused: func(context.Context) (bool, error) { return b.paused, nil },
+		Taken:  func(context.Context) (map[topology.RegionName][]fleet.VMID, error) { return nil, nil },
+		Decide: func() { b.again = true },
 	})
 	b.approvals.Watch(&b.vms)
 }

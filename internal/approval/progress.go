@@ -70,8 +70,8 @@ func (a *Approvals) Reconcile(ctx context.Context) (reconciler.Result, error) {
 
 // Advance updates the ScalePlans: it restores their statuses from the ledger, ends
 // ScalePlans that are rejected, expired, completed, failed or no longer needed, and
-// deletes old ones and the ones that numaform did not propose. It calls Config.Approved if
-// an approved ScalePlan has not begun. It reports whether every ScalePlan was already
+// deletes old ones and the ones that numaform did not propose. It calls Config.Decide if an
+// approved ScalePlan has not begun, or pods may no longer need a pending one. It reports whether every ScalePlan was already
 // finished. Before the fleet has been read, Advance does nothing, because every VM to be
 // removed would appear to be deleted.
 func (a *Approvals) Advance(ctx context.Context) (settled bool, err error) {
@@ -86,7 +86,7 @@ func (a *Approvals) Advance(ctx context.Context) (settled bool, err error) {
 	}
 	settled = listed == len(plans)
 	a.countPending(plans)
-	approved := false
+	decide := false
 	for i := range plans {
 		plan := &plans[i]
 		settled = settled && plan.Status.Phase.Over()
@@ -102,10 +102,10 @@ func (a *Approvals) Advance(ctx context.Context) (settled bool, err error) {
 		default:
 			errs = append(errs, a.advanceDeletes(ctx, plan))
 		}
-		approved = approved || pending(plan) && a.approved(plan, plan.Spec.PlanHash)
+		decide = decide || pending(plan) && (a.approved(plan, plan.Spec.PlanHash) || a.unrequested(plan))
 	}
-	if approved {
-		a.config.Approved()
+	if decide {
+		a.config.Decide()
 	}
 	return settled, errors.Join(errs...)
 }

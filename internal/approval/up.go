@@ -77,22 +77,28 @@ func (a *Approvals) Up(ctx context.Context, snapshot *topology.Snapshot, placed 
 	}
 
 	err = a.supersede(ctx, plans, "", "pods no longer need it", func(plan *v1alpha1.ScalePlan) bool {
-		if plan.Spec.Direction != v1alpha1.ScaleUp || plan.Spec.RequestedBy != RequestedByProvisioning || len(plan.Spec.NodePools) == 0 {
+		if !a.unrequested(plan) {
 			return false
 		}
-		pool := plan.Spec.NodePools[0]
-		if _, requested := groups[pool]; requested {
-			return false
-		}
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		last, known := a.requested[pool]
-		if !known {
-			last = a.started
-		}
-		return a.config.Clock.Since(last) > unrequestedFor
+		_, requested := groups[plan.Spec.NodePools[0]]
+		return !requested
 	})
 	return approved, errors.Join(append(errs, err)...)
+}
+
+// unrequested reports whether a plan creates VMs for pods, but no pod has requested VMs of
+// its NodePool for a while.
+func (a *Approvals) unrequested(plan *v1alpha1.ScalePlan) bool {
+	if plan.Spec.Direction != v1alpha1.ScaleUp || plan.Spec.RequestedBy != RequestedByProvisioning || len(plan.Spec.NodePools) == 0 {
+		return false
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	last, known := a.requested[plan.Spec.NodePools[0]]
+	if !known {
+		last = a.started
+	}
+	return a.config.Clock.Since(last) > unrequestedFor
 }
 
 // group is the new VMs of a NodePool.
@@ -246,7 +252,7 @@ func (a *Approvals) draft(ctx context.Context, g *group) error {
 	a.mu.Unlock()
 	if decided {
 		a.proceed(g)
-		a.config.Approved()
+		a.config.Decide()
 		return nil
 	}
 	if err := a.propose(ctx, g.plans, d); err != nil {

@@ -316,7 +316,14 @@ func TestPlansThatNobodyNeedsGo(t *testing.T) {
 	b.want(0, placed("slow", pve1, 4096, "a"))
 	b.want(0)
 	b.plan(v1alpha1.ScalePlanPending)
-	b.clock.SetTime(b.clock.Now().Add(3 * time.Minute))
+	// No pod triggers the decision that ends the plan.
+	for _, after := range []time.Duration{0, 3 * time.Minute} {
+		b.clock.SetTime(b.clock.Now().Add(after))
+		b.again = false
+		if b.settle(); b.again != (after > 0) {
+			t.Errorf("after %s, another decision is requested: %t", after, b.again)
+		}
+	}
 	b.want(0)
 	b.plan(v1alpha1.ScalePlanSuperseded)
 	b.clock.SetTime(b.clock.Now().Add(8 * 24 * time.Hour))

@@ -247,7 +247,7 @@ func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, err
 		Paused:     b.control.stopped,
 		Events:     b.recorder,
 		Clock:      b.clock,
-		Approved:   func() { provisioner.Trigger() },
+		Decide:     func() { provisioner.Trigger() },
 	})
 	writer = scaler.NewWriter(fleetScaler, scaler.WriterConfig{
 		Snapshot: b.inventory.Recent,
