@@ -389,7 +389,7 @@ func (p *pass) finish(ctx context.Context, plan *v1alpha1.ScalePlan) error {
 
 // succession is how long the pull request of a plan that was replaced stays open for the
 // plan that replaces it, which is proposed right afterwards.
-const succession = 10 * time.Second
+const succession = time.Minute
 
 // awaitsSuccessor reports whether another plan may be about to continue a plan's pull
 // request.
