@@ -343,12 +343,6 @@ func TestContracts(t *testing.T) {
 			if err != nil || len(open) != 2 || !open[0].Fork || open[0].Author != "mallory" || open[1].Fork || open[1].Number != 7 || open[1].HeadSHA != newHead || open[1].MergeSHA != "" {
 				t.Errorf("Open = %+v, %v", open, err)
 			}
-			if found, err := client.ByBranch(ctx, "numaform/a"); err != nil || found.Number != 7 {
-				t.Errorf("ByBranch = %+v, %v", found, err)
-			}
-			if _, err := client.ByBranch(ctx, "numaform/none"); !errors.As(err, new(*forge.NotFoundError)) {
-				t.Errorf("ByBranch = %v", err)
-			}
 			merged, err := client.Get(ctx, 8)
 			if err != nil || merged.State != forge.Merged || merged.MergedBy != "ann" || merged.MergeSHA != "3333333333333333333333333333333333333333" {
 				t.Errorf("Get = %+v, %v", merged, err)

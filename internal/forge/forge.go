@@ -18,9 +18,6 @@ type Client interface { //nolint:interfacebloat // the operations on one pull re
 	Open(ctx context.Context) ([]PullRequest, error)
 	// Get returns a pull request against any branch.
 	Get(ctx context.Context, number int) (PullRequest, error)
-	// ByBranch returns the newest pull request, in any state, of a branch of the repository
-	// itself against the base branch. Pull requests of forks are ignored.
-	ByBranch(ctx context.Context, head string) (PullRequest, error)
 	// Create opens a pull request of a branch of the repository. If the branch already has
 	// an open one, it returns a ConflictError. If the forge refuses only labels or reviewers,
 	// it returns the pull request and an IncompleteError.

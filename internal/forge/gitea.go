@@ -122,35 +122,6 @@ func (g *giteaClient) Get(ctx context.Context, number int) (PullRequest, error) 
 	return pull, nil
 }
 
-func (g *giteaClient) ByBranch(ctx context.Context, head string) (PullRequest, error) {
-	doing, what := "searching the pull request of branch "+head, "a pull request of branch "+head
-	// This returns any of the branch's pull requests, so it only tells whether there is one.
-	var one giteaPull
-	if _, err := g.call(ctx, http.MethodGet, nil, nil, &one, "pulls", g.base, head); err != nil {
-		return PullRequest{}, g.failed(doing, what, err)
-	}
-	if found := one.pull(); found.State == Open {
-		return found, nil // there cannot be a newer one
-	}
-	for number := 1; number <= MaxOpen/pageSize; number++ {
-		var list []giteaPull
-		query := paged(number, "limit", url.Values{"state": {"all"}, "base_branch": {g.base}, "sort": {"newest"}})
-		if _, err := g.call(ctx, http.MethodGet, query, nil, &list, "pulls"); err != nil {
-			return PullRequest{}, g.failed(doing, what, err)
-		}
-		for i := range list {
-			found := list[i].pull()
-			if found.Head == head && found.Base == g.base && !found.Fork {
-				return g.Get(ctx, found.Number) // lists lack who merged it
-			}
-		}
-		if len(list) == 0 || list[len(list)-1].Number <= one.Number {
-			break
-		}
-	}
-	return one.pull(), nil
-}
-
 func (g *giteaClient) Create(ctx context.Context, wanted NewPullRequest) (PullRequest, error) {
 	if err := g.checkText(wanted.Title, wanted.Body); err != nil {
 		return PullRequest{}, err

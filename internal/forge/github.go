@@ -69,27 +69,6 @@ func (g *gitHubClient) Get(ctx context.Context, number int) (PullRequest, error)
 	return pull, nil
 }
 
-func (g *gitHubClient) ByBranch(ctx context.Context, head string) (PullRequest, error) {
-	options := &github.PullRequestListOptions{State: "all", Head: g.owner + ":" + head, Base: g.base, Sort: "created", Direction: "desc"}
-	for page := 1; page <= MaxOpen/pageSize; page++ {
-		options.ListOptions = github.ListOptions{Page: page, PerPage: pageSize}
-		list, answer, err := g.api.PullRequests.List(ctx, g.owner, g.repo, options)
-		if err != nil {
-			return PullRequest{}, g.failed("searching the pull request of branch "+head, "the repository", err)
-		}
-		for _, entry := range list {
-			found := pullOfGitHub(entry)
-			if found.Head == head && found.Base == g.base && !found.Fork {
-				return g.Get(ctx, found.Number) // lists lack who merged it
-			}
-		}
-		if answer.NextPage == 0 {
-			return PullRequest{}, &NotFoundError{Forge: g.name, What: "a pull request of branch " + head}
-		}
-	}
-	return PullRequest{}, g.tooMany("pull requests of branch "+head, MaxOpen)
-}
-
 func (g *gitHubClient) Create(ctx context.Context, wanted NewPullRequest) (PullRequest, error) {
 	if err := g.checkText(wanted.Title, wanted.Body); err != nil {
 		return PullRequest{}, err

@@ -88,22 +88,6 @@ func (g *gitLabClient) Get(ctx context.Context, number int) (PullRequest, error)
 	return found.pull(), nil
 }
 
-func (g *gitLabClient) ByBranch(ctx context.Context, head string) (PullRequest, error) {
-	query := url.Values{
-		"source_branch": {head}, "target_branch": {g.base}, "state": {"all"}, "scope": {"all"}, "order_by": {"created_at"}, "sort": {"desc"},
-	}
-	list, err := gitLabList[gitLabRequest](ctx, g, MaxOpen, "merge requests of branch "+head, query, "merge_requests")
-	if err != nil {
-		return PullRequest{}, g.listed("searching the merge request of branch "+head, "the project", err)
-	}
-	for i := range list {
-		if found := list[i].pull(); found.Head == head && found.Base == g.base && !found.Fork {
-			return found, nil
-		}
-	}
-	return PullRequest{}, &NotFoundError{Forge: g.name, What: "a merge request of branch " + head}
-}
-
 func (g *gitLabClient) Create(ctx context.Context, wanted NewPullRequest) (PullRequest, error) {
 	if err := g.checkText(wanted.Title, wanted.Body); err != nil {
 		return PullRequest{}, err

@@ -199,21 +199,6 @@ func (f *Forge) Get(_ context.Context, number int) (forge.PullRequest, error) {
 	return p.PullRequest, nil
 }
 
-// ByBranch implements forge.Client.
-func (f *Forge) ByBranch(_ context.Context, head string) (forge.PullRequest, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.fault != nil {
-		return forge.PullRequest{}, f.fault
-	}
-	for _, p := range slices.Backward(f.pulls) {
-		if p.Head == head && p.Base == f.base && !p.Fork {
-			return p.PullRequest, nil
-		}
-	}
-	return forge.PullRequest{}, &forge.NotFoundError{Forge: name, What: "a pull request of branch " + head}
-}
-
 // Create implements forge.Client.
 func (f *Forge) Create(_ context.Context, request forge.NewPullRequest) (forge.PullRequest, error) {
 	f.mu.Lock()

@@ -31,21 +31,17 @@ func TestReviewsAreBoundToTheHead(t *testing.T) {
 	if _, err := f.Merge(t.Context(), opened.Number, "2222"); err != nil {
 		t.Error(err)
 	}
-	if merged, err := f.ByBranch(t.Context(), "numaform/a"); err != nil || merged.State != forge.Merged || merged.MergeSHA != "2222" {
-		t.Errorf("ByBranch = %v, %v; want it merged", merged, err)
+	if merged, err := f.Get(t.Context(), opened.Number); err != nil || merged.State != forge.Merged || merged.MergeSHA != "2222" {
+		t.Errorf("Get = %v, %v; want it merged", merged, err)
 	}
 }
 
-// TestForksAreNotBranches checks that a fork's pull request is never found by the name of
-// its branch.
+// TestForksAreNotBranches checks that a push to a branch does not change the pull request of
+// a fork's branch with that name.
 func TestForksAreNotBranches(t *testing.T) {
 	f := forgetest.New("main")
 	f.OpenBy("mallory", "numaform/a", "6666", "mine", true)
 	f.Push("numaform/a", "1111")
-	var missing *forge.NotFoundError
-	if _, err := f.ByBranch(t.Context(), "numaform/a"); !errors.As(err, &missing) {
-		t.Errorf("ByBranch = %v, want a NotFoundError", err)
-	}
 	if list, err := f.Open(t.Context()); err != nil || len(list) != 1 || list[0].HeadSHA != "6666" || !list[0].Fork {
 		t.Errorf("Open = %v, %v; want the fork's at its own commit", list, err)
 	}
