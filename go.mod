@@ -4,6 +4,7 @@ go 1.26.6
 
 require (
 	filippo.io/age v1.3.2
+	filippo.io/edwards25519 v1.2.0
 	github.com/Masterminds/sprig/v3 v3.3.0
 	github.com/agext/levenshtein v1.2.1
 	github.com/awslabs/operatorpkg v0.0.0-20260708223819-4da4c353c5fa

@@ -111,11 +111,8 @@ type LogReport struct {
 	Change string    `json:"change"`
 	// Checkpoint is the checkpoint in the last record's seal.
 	Checkpoint string `json:"checkpoint"`
-	// Tree is the tree of all records.
-	Tree translog.Tree `json:"-"`
-	// Key is the key of the log, and ID its ID.
-	Key *translog.Key `json:"-"`
-	ID  string        `json:"-"`
+	// ID is the ID of the log.
+	ID string `json:"-"`
 }
 
 // Evidence is what a history is compared with.
@@ -138,8 +135,9 @@ type record struct {
 	logged *Logged
 	time   time.Time
 	change *Change
-	// by is the key that signed the seal, or nil.
-	by *translog.Key
+	// by is the key that signed the seal, or nil, and after the tree that ends with the record.
+	by    *translog.Key
+	after translog.Tree
 	// covered means that a log contains the record, although it has no seal.
 	covered bool
 	// invalid are the errors of the signatures of the change's approvals.
@@ -294,24 +292,30 @@ func (v *verifier) checkpoint(signed []byte) bool {
 }
 
 // checkSignatures checks the seals of records and the signatures of approvals in parallel, and
-// sets by and invalid.
+// sets by, after and invalid.
 func checkSignatures(records []*record, keys []*translog.Key) {
+	const partSize = 1024
 	group := &errgroup.Group{}
-	for part := range slices.Chunk(records, len(records)/runtime.GOMAXPROCS(0)+1) {
+	group.SetLimit(runtime.GOMAXPROCS(0))
+	for part := range slices.Chunk(records, partSize) {
 		group.Go(func() error {
 			for _, r := range part {
 				if r.change != nil {
 					r.invalid = r.change.invalidSignatures()
 				}
-				if r.logged.Seal == nil {
-					continue
+			}
+			left := slices.DeleteFunc(slices.Clone(part), func(r *record) bool { return r.logged.Seal == nil })
+			for _, key := range keys {
+				sealed := make([]translog.Sealed, len(left))
+				for i, r := range left {
+					sealed[i] = translog.Sealed{Leaf: r.leaf, Seal: r.logged.Seal}
 				}
-				for _, key := range keys {
-					if key.Check(r.leaf, r.logged.Seal) {
-						r.by = key
-						break
+				for i, after := range key.CheckAll(sealed) {
+					if after.Size > 0 {
+						left[i].by, left[i].after = key, after
 					}
 				}
+				left = slices.DeleteFunc(left, func(r *record) bool { return r.by != nil })
 			}
 			return nil
 		})
@@ -365,8 +369,8 @@ func (r *replay) skip(before int64) {
 func (v *verifier) log(id logID, records []*record, roots map[int64][]tlog.Hash) {
 	key := v.keys[id.key]
 	r := &replay{verifier: v, origin: key.Origin(id.log), id: id, roots: maps.Clone(roots)}
-	report := LogReport{Log: r.origin, Key: key, ID: id.log}
-	report.Imported = r.start(records)
+	report := LogReport{Log: r.origin, ID: id.log, Imported: r.start(records)}
+	var last *record // the last one that is no fork
 	for _, next := range records {
 		r.unsealedBefore(next)
 		seal := next.logged.Seal
@@ -382,20 +386,21 @@ func (v *verifier) log(id logID, records []*record, roots map[int64][]tlog.Hash)
 		case !before.Equal(r.tree):
 			r.add(FaultForked, size, size, next, "%s follows other records of %s than these: the key signed two histories", describe(next.leaf), r.origin)
 		}
-		r.advance(before.Add(next.leaf))
-		if report.Began.IsZero() {
+		r.advance(next.after)
+		if last == nil {
 			report.Began = next.time
 		}
-		report.Signed, report.Change, report.Checkpoint = next.time, next.leaf.ID, string(key.Checkpoint(next.leaf, seal))
+		last = next
 	}
-	report.Tree, report.Size = r.tree, r.tree.Size
+	report.Size = r.tree.Size
 	if len(r.roots) > 0 {
 		if size := slices.Max(slices.Collect(maps.Keys(r.roots))); size > report.Size {
 			v.add(FaultCut, Finding{Log: r.origin, Number: report.Size, Last: size - 1, Checkpoint: r.roots[size][0].String()}, nil,
 				"%s ends after %d records, but a signed checkpoint has %d: %s", r.origin, report.Size, size, r.missing(report.Size, size-1))
 		}
 	}
-	if len(records) > 0 {
+	if last != nil {
+		report.Signed, report.Change, report.Checkpoint = last.time, last.leaf.ID, string(key.Checkpoint(last.leaf, last.logged.Seal))
 		v.report.Logs = append(v.report.Logs, report)
 	}
 }
@@ -548,31 +553,33 @@ func UnsealedOf(entries []Entry) []translog.Leaf {
 	return leaves
 }
 
-// Sealed is a record with the seal that a key signed.
-type Sealed struct {
-	Leaf translog.Leaf
-	Seal *translog.Seal
-}
-
-// SealedBy returns the last record in each log of a key that entries contain, by the ID of
-// the log, and the leaves of all records of the key.
-func SealedBy(entries []Entry, key *translog.Key) (last map[string]Sealed, all map[translog.Leaf]bool) {
-	v := collect(entries, Evidence{Keys: []*translog.Key{key}})
-	last, all = map[string]Sealed{}, map[translog.Leaf]bool{}
-	for id, list := range v.logs {
-		for _, r := range list {
-			all[r.leaf] = true
+// LastSealed returns the last record in each log of a key that entries contain, by the ID of the
+// log.
+func LastSealed(entries []Entry, key *translog.Key) map[string]translog.Sealed {
+	var sealed []translog.Sealed
+	for i := range entries {
+		e := &entries[i]
+		if e.Change.Seal != nil {
+			sealed = append(sealed, translog.Sealed{Leaf: e.Change.leaf(), Seal: e.Change.Seal})
 		}
-		r := list[len(list)-1]
-		last[id.log] = Sealed{r.leaf, r.logged.Seal}
+		if e.Outcome != nil && e.Outcome.Seal != nil {
+			sealed = append(sealed, translog.Sealed{Leaf: e.Outcome.leaf(), Seal: e.Outcome.Seal})
+		}
 	}
-	return last, all
+	slices.SortStableFunc(sealed, func(a, b translog.Sealed) int { return cmp.Compare(a.Seal.Before.Size, b.Seal.Before.Size) })
+	last := map[string]translog.Sealed{}
+	for _, r := range slices.Backward(sealed) {
+		if _, found := last[r.Seal.Log]; !found && key.Check(r.Leaf, r.Seal) {
+			last[r.Seal.Log] = r
+		}
+	}
+	return last
 }
 
 // Ends returns the checkpoints of the last records of a key's logs, without those that the
 // start of another log already has.
 func Ends(entries []Entry, key *translog.Key) []string {
-	last, _ := SealedBy(entries, key)
+	last := LastSealed(entries, key)
 	known := map[string]bool{}
 	for i := range entries {
 		for _, logged := range entries[i].logged() {

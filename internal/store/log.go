@@ -269,7 +269,7 @@ func (s *Sealed) loadHead(ctx context.Context, keys *keyring) error {
 // compare sets the head's Base to the last record of the log in a history, and returns an
 // error if the history ends before the head.
 func (l *historyLog) compare(list []audit.Entry) *RewrittenError {
-	last, _ := audit.SealedBy(list, l.signer.Key())
+	last := audit.LastSealed(list, l.signer.Key())
 	h := &l.head
 	end, exists := last[h.ID]
 	var tree translog.Tree
