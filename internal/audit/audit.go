@@ -363,3 +363,9 @@ func (c *Change) Names(vm string) bool {
 	}
 	return false
 }
+
+// Head returns the format of the record and the ID of its change.
+func (c *Change) Head() (format int, id string) { return c.Format, c.ID }
+
+// Head returns the format of the record and the ID of its change.
+func (o *Outcome) Head() (format int, id string) { return o.Format, o.ID }

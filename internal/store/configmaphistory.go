@@ -100,7 +100,7 @@ func (c *ConfigMap) History(ctx context.Context, since time.Time) ([]audit.Entry
 	list := map[string]audit.Entry{}
 	for id, from := head, c.name; id != ""; {
 		var previous string
-		entry, err := readable(id, func(id string) (entry audit.Entry, err error) {
+		entry, err := readable(id, func() (entry audit.Entry, err error) {
 			entry, previous, err = c.entry(ctx, records, id, from)
 			return entry, err
 		})
@@ -116,7 +116,9 @@ func (c *ConfigMap) History(ctx context.Context, since time.Time) ([]audit.Entry
 		}
 		id, from = previous, c.changeName(id)
 	}
-	return entries(slices.Collect(maps.Keys(list)), since, func(id string) (audit.Entry, error) { return list[id], nil })
+	return entries(slices.Collect(maps.Keys(list)), since, func(id string) loadEntry {
+		return func() (audit.Entry, error) { return list[id], nil }
+	})
 }
 
 // recordsOf fetches the records of the days from since to the last change, or all records

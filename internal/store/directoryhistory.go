@@ -63,15 +63,17 @@ func (d *Directory) History(_ context.Context, since time.Time) (list []audit.En
 				ids = append(ids, id)
 			}
 		}
-		list, err = entries(ids, since, func(id string) (entry audit.Entry, err error) {
-			if err := d.record(records, recordName(id), id, &entry.Change); err != nil {
+		list, err = entries(ids, since, func(id string) loadEntry {
+			return func() (entry audit.Entry, err error) {
+				if err := d.record(records, recordName(id), id, &entry.Change); err != nil {
+					return entry, err
+				}
+				if _, ended := records[outcomeName(id)]; ended {
+					entry.Outcome = &audit.Outcome{}
+					err = d.record(records, outcomeName(id), id, entry.Outcome)
+				}
 				return entry, err
 			}
-			if _, ended := records[outcomeName(id)]; ended {
-				entry.Outcome = &audit.Outcome{}
-				err = d.record(records, outcomeName(id), id, entry.Outcome)
-			}
-			return entry, err
 		})
 		return err
 	})
@@ -103,7 +105,7 @@ func (d *Directory) records() (map[string][]byte, error) {
 
 // record decodes the record with that path. It reads the file if records does not have the
 // content.
-func (d *Directory) record(records map[string][]byte, name, id string, record any) error {
+func (d *Directory) record(records map[string][]byte, name, id string, record interface{ Head() (int, string) }) error {
 	content := records[name]
 	if content == nil {
 		var err error

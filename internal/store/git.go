@@ -219,7 +219,7 @@ func (g *Git) history(ctx context.Context, since time.Time, pull func(*repositor
 		if err != nil {
 			return err
 		}
-		list, err = entries(slices.Collect(maps.Keys(records)), since, func(id string) (audit.Entry, error) { return r.entry(id, records[id]) })
+		list, err = entries(slices.Collect(maps.Keys(records)), since, func(id string) loadEntry { return r.entry(id, records[id]) })
 		return err
 	})
 	if err != nil {

@@ -163,7 +163,7 @@ func (r *repository) lost(ctx context.Context, gone bool) (*loss, error) {
 
 	var others []audit.Entry
 	for id, at := range theirs {
-		entry, err := readable(id, func(id string) (audit.Entry, error) { return r.entry(id, at) })
+		entry, err := readable(id, r.entry(id, at))
 		if err != nil {
 			return nil, err
 		}

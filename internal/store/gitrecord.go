@@ -98,33 +98,37 @@ func horizon(since time.Time, last string) time.Time {
 }
 
 // entry reads a change and the note on its commit.
-func (r *repository) entry(id string, at committedRecord) (audit.Entry, error) {
+func (r *repository) entry(id string, at committedRecord) loadEntry {
 	entry := audit.Entry{Commit: at.commit.String()}
 	where := fmt.Sprintf("%s of commit %.12s", at.path, at.commit)
 	hint := "numaform did not write this content: inspect it with git show, and rewrite that commit"
-	content, err := r.content(at.blob)
+	change, err := r.content(at.blob)
 	if err != nil {
-		return entry, r.unreadRecord(where, hint, true, err)
-	}
-	if err := decode(where, hint, id, content, &entry.Change); err != nil {
-		return entry, err
+		return func() (audit.Entry, error) { return entry, r.unreadRecord(where, hint, true, err) }
 	}
 
-	where = fmt.Sprintf("in the note on commit %.12s", at.commit)
-	hint = fmt.Sprintf("restore it with git notes --ref=numaform edit %.12s", at.commit)
+	whereNote := fmt.Sprintf("in the note on commit %.12s", at.commit)
+	hintNote := fmt.Sprintf("restore it with git notes --ref=numaform edit %.12s", at.commit)
 	notes, err := r.notesTree()
-	if err != nil {
-		return entry, r.unreadRecord(where, hint, false, err)
+	var note plumbing.Hash
+	exists := false
+	if err == nil {
+		note, exists, err = r.noteOn(notes, at.commit)
 	}
-	note, exists, err := r.noteOn(notes, at.commit)
-	if err != nil || !exists {
-		return entry, r.unreadRecord(where, hint, false, err)
+	var outcome []byte
+	if exists {
+		outcome, err = r.content(note)
 	}
-	if content, err = r.content(note); err != nil {
-		return entry, r.unreadRecord(where, hint, true, err)
+	return func() (audit.Entry, error) {
+		if err := decode(where, hint, id, change, &entry.Change); err != nil {
+			return entry, err
+		}
+		if err != nil || !exists {
+			return entry, r.unreadRecord(whereNote, hintNote, exists, err)
+		}
+		entry.Outcome = &audit.Outcome{}
+		return entry, decode(whereNote, hintNote, id, outcome, entry.Outcome)
 	}
-	entry.Outcome = &audit.Outcome{}
-	return entry, decode(where, hint, id, content, entry.Outcome)
 }
 
 // unreadRecord returns the error for a record that cannot be read; nil if err is nil. It is

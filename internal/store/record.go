@@ -5,8 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"runtime"
 	"slices"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/numaform/numaform/internal/audit"
 )
@@ -68,27 +71,19 @@ func (e *RecordError) Unwrap() error { return e.Err }
 // recordHint is the hint for an invalid record in a store without version control.
 const recordHint = "restore the record from a backup; if you have none, move the unreadable record elsewhere: the history then lacks the change or its outcome"
 
-// decode decodes a record, which must have the change's ID.
-func decode(where, hint, id string, content []byte, record any) error {
-	var head struct {
-		Format int    `json:"format"`
-		ID     string `json:"id"`
-	}
-	err := json.Unmarshal(content, &head)
+// decode decodes a record, which must have the change's ID: record is a Change or an Outcome.
+func decode(where, hint, id string, content []byte, record interface{ Head() (int, string) }) error {
+	err := json.Unmarshal(content, record)
+	format, recorded := record.Head()
 	switch {
 	case err != nil:
-	case head.Format > audit.FormatVersion && head.ID == id:
-		_ = json.Unmarshal(content, record) // the readable part shows whether it is ours
-		return &RecordError{
-			Where: where, Hint: "use that version",
-			Err: fmt.Errorf("a newer numaform wrote it (format %d, but this version supports only %d)", head.Format, audit.FormatVersion),
-		}
-	case head.Format < 1:
+	case format > audit.FormatVersion && recorded == id:
+		err = fmt.Errorf("a newer numaform wrote it (format %d, but this version supports only %d)", format, audit.FormatVersion)
+		hint = "use that version"
+	case format < 1:
 		err = errors.New("it has no format")
-	case head.ID != id:
-		err = fmt.Errorf("it is the record of change %q, not of %q", head.ID, id)
-	default:
-		err = json.Unmarshal(content, record)
+	case recorded != id:
+		err = fmt.Errorf("it is the record of change %q, not of %q", recorded, id)
 	}
 	if err != nil {
 		return &RecordError{Where: where, Hint: hint, Err: err}
@@ -96,43 +91,57 @@ func decode(where, hint, id string, content []byte, record any) error {
 	return nil
 }
 
+// loadEntry returns a change that was read, after it decodes it.
+type loadEntry func() (audit.Entry, error)
+
 // readable loads a change. If a record is invalid, it sets Unreadable in the entry instead
 // of returning an error; otherwise anyone with write access to the store could stop
 // numaform.
-func readable(id string, load func(id string) (audit.Entry, error)) (audit.Entry, error) {
-	entry, err := load(id)
+func readable(id string, load loadEntry) (audit.Entry, error) {
+	entry, err := load()
 	broken, is := errors.AsType[*RecordError](err)
 	if !is {
 		return entry, err
 	}
 	entry.Unreadable = broken.Error()
+	if entry.Change.Format < 1 || entry.Change.ID != id {
+		entry.Change = audit.Change{ID: id}
+	}
 	if !understood(entry.Change.Format) {
-		entry.Change.ID = id
 		entry.Change.Time, _ = time.Parse(idTime, id[:len(idTime)]) // the zero time makes it the oldest
 	}
-	if entry.Outcome != nil && entry.Outcome.Format < 1 {
+	if entry.Outcome != nil && (entry.Outcome.Format < 1 || entry.Outcome.ID != id) {
 		entry.Outcome = nil
 	}
 	return entry, nil
 }
 
 // entries loads the changes that began at or after since, oldest first. It always includes
-// the last change.
-func entries(ids []string, since time.Time, load func(id string) (audit.Entry, error)) ([]audit.Entry, error) {
+// the last change. It calls read one by one, and decodes what it returns in parallel.
+func entries(ids []string, since time.Time, read func(id string) loadEntry) ([]audit.Entry, error) {
 	ids = slices.Compact(slices.Sorted(slices.Values(ids)))
 	if !since.IsZero() && len(ids) > 0 {
 		first, _ := slices.BinarySearch(ids, since.UTC().Format(idTime)) // the first ID of that second or later
 		ids = ids[min(first, len(ids)-1):]
 	}
-	var list []audit.Entry
+	list := make([]audit.Entry, len(ids))
+	group := &errgroup.Group{}
+	group.SetLimit(runtime.GOMAXPROCS(0))
 	for i, id := range ids {
-		entry, err := readable(id, load)
-		if err != nil {
-			return nil, err
-		}
-		if i == len(ids)-1 || !entry.Change.Time.Before(since) {
-			list = append(list, entry)
+		load := read(id)
+		group.Go(func() (err error) {
+			list[i], err = readable(id, load)
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	var found []audit.Entry
+	for i := range list {
+		if i == len(list)-1 || !list[i].Change.Time.Before(since) {
+			found = append(found, list[i])
 		}
 	}
-	return list, nil
+	return found, nil
 }
