@@ -324,6 +324,10 @@ func TestVerifyNamesEachEdit(t *testing.T) {
 	}
 	evidence.Since = time.Time{}
 
+	untouched, err := json.Marshal(history)
+	if err != nil {
+		t.Fatal(err)
+	}
 	random := rand.New(rand.NewPCG(22, 1))
 	kinds := editsOf(t, random)
 	edits := 40 * len(kinds)
@@ -332,7 +336,10 @@ func TestVerifyNamesEachEdit(t *testing.T) {
 	}
 	for trial := range edits {
 		kind := kinds[trial%len(kinds)]
-		h := copyOf(t, history)
+		var h []audit.Entry
+		if err := json.Unmarshal(untouched, &h); err != nil {
+			t.Fatal(err)
+		}
 		want := kind.change(&h)
 		report := audit.Verify(copyOf(t, h), evidence)
 		var got []finding
@@ -354,7 +361,7 @@ func TestVerifyNamesEachEdit(t *testing.T) {
 				t.Fatalf("trial %d (%s): findings %v, want only %v", trial, kind.name, report.Findings, want)
 			}
 		}
-		if audit.Verify(copyOf(t, history), evidence).Findings != nil {
+		if audit.Verify(history, evidence).Findings != nil {
 			t.Fatal("the untouched history does not pass")
 		}
 	}
