@@ -67,7 +67,7 @@ type Config struct {
 	// Freezes are the windows in which only break-glass approvals begin a change.
 	Freezes freeze.Windows
 	// Paused reports whether no change may begin now.
-	Paused func(ctx context.Context) (bool, error)
+	Paused func() bool
 	// Unset is the mode of a NodePool without an annotation; empty means ModePolicy.
 	Unset Mode
 	// Decide is called while a plan is approved but has not begun, or pods may no longer need

@@ -182,7 +182,7 @@ func (b *bench) restart() {
 		ClusterID: "test", Freezes: b.freezes, Pictures: true,
 		Signatures: func() (signature.Policy, error) { return b.policy, nil },
 
-		Paused: func(context.Context) (bool, error) { return b.paused, nil },
+		Paused: func() bool { return b.paused },
 		Taken:  func(context.Context) (map[topology.RegionName][]fleet.VMID, error) { return nil, nil },
 		Decide: func() { b.again = true },
 	})

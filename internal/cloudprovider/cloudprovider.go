@@ -76,7 +76,7 @@ type Config struct {
 	// Unavailable are the temporarily unavailable offerings; nil means none.
 	Unavailable *UnavailableOfferings
 	// Evacuated returns the hosts being evacuated; nil means none.
-	Evacuated func(ctx context.Context) ([]topology.HostID, error)
+	Evacuated func() []topology.HostID
 	// Placing is locked from reading the current VMs until a placement is reserved. Every
 	// other component that reserves placements must use the same lock. It may be nil if
 	// there is no other component.
@@ -102,7 +102,7 @@ func New(config Config) *CloudProvider {
 		config.Unavailable = NewUnavailableOfferings(config.Clock)
 	}
 	if config.Evacuated == nil {
-		config.Evacuated = func(context.Context) ([]topology.HostID, error) { return nil, nil }
+		config.Evacuated = func() []topology.HostID { return nil }
 	}
 	if config.Recent == nil {
 		config.Recent = func(ctx context.Context) (*topology.Snapshot, error) {
@@ -220,13 +220,9 @@ func (c *CloudProvider) request(ctx context.Context, read func(context.Context) 
 	if err != nil {
 		return none, fmt.Errorf("reading Proxmox: %w", err)
 	}
-	evacuated, err := c.config.Evacuated(ctx)
-	if err != nil {
-		return none, fmt.Errorf("listing evacuated hosts: %w", err)
-	}
 	pods, rest := scaler.Places(states)
 	closed := c.config.Unavailable.List()
-	for _, host := range evacuated {
+	for _, host := range c.config.Evacuated() {
 		closed = append(closed, scheduling.OfferingSelector{Host: host})
 	}
 	return scheduling.Request{

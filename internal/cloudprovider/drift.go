@@ -50,10 +50,6 @@ func (c *CloudProvider) IsDrifted(ctx context.Context, claim *karpv1.NodeClaim) 
 	if err != nil {
 		return "", fmt.Errorf("reading Proxmox: %w", err)
 	}
-	evacuated, err := c.config.Evacuated(ctx)
-	if err != nil {
-		return "", fmt.Errorf("listing evacuated hosts: %w", err)
-	}
 
 	// home is the host on which the VM was created.
 	home := topology.HostID{
@@ -71,7 +67,7 @@ func (c *CloudProvider) IsDrifted(ctx context.Context, claim *karpv1.NodeClaim) 
 		return DriftHost, nil
 	case class != nil && home.Host != "" && !scheduling.Allows(class, home):
 		return DriftNotAllowed, nil
-	case slices.Contains(evacuated, home):
+	case slices.Contains(c.config.Evacuated(), home):
 		return DriftEvacuated, nil
 	}
 	return "", nil

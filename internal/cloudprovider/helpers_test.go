@@ -150,7 +150,7 @@ func newWorld(t *testing.T, manifests ...string) *world {
 		ClusterID: clusterID, Client: w.client, Fleet: w.fleet, Cluster: scheduling.FromClient(w.client), Clock: w.clock,
 		Snapshot:    func(context.Context) (*topology.Snapshot, error) { return w.snapshot, nil },
 		Unavailable: cloudprovider.NewUnavailableOfferings(w.clock),
-		Evacuated:   func(context.Context) ([]topology.HostID, error) { return w.evacuated, nil },
+		Evacuated:   func() []topology.HostID { return w.evacuated },
 	}
 	w.CloudProvider = cloudprovider.New(w.config)
 	return w

@@ -165,8 +165,7 @@ func (b *builder) cost(ctx context.Context, before, after []fleet.VM) (schedulin
 // because their host is evacuated.
 func (b *builder) closed() []scheduling.OfferingSelector {
 	offers := b.unavailable.List()
-	hosts, _ := b.control.evacuated(context.Background())
-	for _, host := range hosts {
+	for _, host := range b.control.evacuated() {
 		offers = append(offers, scheduling.OfferingSelector{Host: host})
 	}
 	return offers
@@ -182,7 +181,7 @@ func (b *builder) garbage(writer *scaler.Writer) *garbage.Collector {
 		Unavailable:  b.unavailable,
 		Snapshot:     b.inventory.Recent,
 		ClusterID:    b.config.ClusterID,
-		Paused:       b.control.paused,
+		Paused:       b.control.Paused,
 		Clock:        b.clock,
 		NewNodeClaim: func(vm fleet.VM, pool *karpv1.NodePool) *karpv1.NodeClaim { return scheduling.NewNodeClaim(vm, pool) },
 		Self:         b.self(),
@@ -244,7 +243,7 @@ func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, err
 		Pictures:   b.forge != nil,
 		Signatures: b.config.Signatures,
 		Freezes:    freezes,
-		Paused:     b.control.stopped,
+		Paused:     b.control.Stopped,
 		Events:     b.recorder,
 		Clock:      b.clock,
 		Decide:     func() { provisioner.Trigger() },
@@ -378,12 +377,12 @@ func (b *builder) ours(seeder *seed.Seeder, writer *scaler.Writer, approvals *ap
 			Live:    b.live,
 			Events:  b.recorder,
 			Clock:   b.clock,
-			Paused:  b.control.paused,
+			Paused:  b.control.Paused,
 			Account: csr.Account{Namespace: b.settings.Namespace, Name: b.settings.BootstrapAccount},
 		}),
-		seed.NewController(seeder, b.control.paused),
-		seed.NewJoiner(seeder, b.control.paused, b.recorder),
-		seed.NewGarbage(seeder, b.control.paused),
+		seed.NewController(seeder, b.control.Paused),
+		seed.NewJoiner(seeder, b.control.Paused, b.recorder),
+		seed.NewGarbage(seeder, b.control.Paused),
 		&evacuation{client: cached, hosts: b.control.evacuated, clock: b.clock},
 	}
 }

@@ -70,7 +70,7 @@ type core struct {
 	// because they ignore such pods.
 	devices *deviceallocation.Controller
 	// paused reports whether numaform is paused.
-	paused func(context.Context) (bool, error)
+	paused func() bool
 	// unset is the approval mode of NodePools without an annotation.
 	unset approval.Mode
 	// frozen reports whether a freeze window blocks changes.
@@ -91,7 +91,7 @@ func newCore(ctx context.Context, b *builder, provider cloudprovider.CloudProvid
 		cost:     cost.NewClusterCost(ctx, provider, api),
 		virtual:  virtualpods.NewVirtualPodCache(api),
 		devices:  deviceallocation.NewController(api),
-		paused:   b.control.paused,
+		paused:   b.control.Paused,
 		unset:    b.unset,
 		frozen:   func() bool { return false },
 	}
@@ -207,11 +207,8 @@ func (c *core) gated(ctx context.Context, trigger func()) []controller.Controlle
 			up:      staticup.NewController(c.client, c.state, c.recorder, c.provider, nil, c.clock, c.devices, c.virtual),
 			down:    staticdown.NewController(c.client, c.state, c.provider, c.clock, c.recorder),
 			problem: func(pool *karpv1.NodePool) string { return fixedSizeProblem(pool, true, c.unset) },
-			paused: func(ctx context.Context) (bool, error) {
-				// Karpenter would create NodeClaims again and again for changes that cannot wait.
-				paused, err := c.paused(ctx)
-				return paused || c.frozen(), err
-			},
+			// Karpenter would create NodeClaims again and again for changes that cannot wait.
+			paused:   func() bool { return c.paused() || c.frozen() },
 			client:   c.client,
 			provider: c.provider,
 			clock:    c.clock,

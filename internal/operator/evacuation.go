@@ -29,7 +29,7 @@ import (
 // mark makes it check immediately, when an evacuation begins and when it ends.
 type evacuation struct {
 	client client.Client
-	hosts  func(ctx context.Context) ([]topology.HostID, error)
+	hosts  func() []topology.HostID
 	clock  clock.PassiveClock
 	// settled is when no host was evacuated and no NodeClaim marked; the zero time if a
 	// NodeClaim may be marked.
@@ -57,10 +57,7 @@ func (e *evacuation) Register(_ context.Context, m manager.Manager) error {
 
 // Reconcile marks the NodeClaims on evacuated hosts, and unmarks all other NodeClaims.
 func (e *evacuation) Reconcile(ctx context.Context) (reconciler.Result, error) {
-	hosts, err := e.hosts(ctx)
-	if err != nil {
-		return reconciler.Result{}, fmt.Errorf("listing evacuated hosts: %w", err)
-	}
+	hosts := e.hosts()
 	if len(hosts) == 0 && e.clock.Since(e.settled) < settledFor {
 		return reconciler.Result{RequeueAfter: switchInterval}, nil
 	}

@@ -14,5 +14,5 @@ import (
 func Evacuation(api client.Client, clk clock.PassiveClock, hosts func() []topology.HostID) interface {
 	Reconcile(ctx context.Context) (reconciler.Result, error)
 } {
-	return &evacuation{client: api, clock: clk, hosts: func(context.Context) ([]topology.HostID, error) { return hosts(), nil }}
+	return &evacuation{client: api, clock: clk, hosts: hosts}
 }

@@ -144,6 +144,6 @@ func (p *pageReader) read(ctx context.Context) *page.Data {
 		}
 	}
 	data.Paused, data.PausedBy = p.control.pausedBy()
-	data.Evacuated, _ = p.control.evacuated(ctx)
+	data.Evacuated = p.control.evacuated()
 	return data
 }

@@ -54,7 +54,7 @@ type poolReconciler interface {
 type static struct {
 	up, down poolReconciler
 	problem  func(pool *karpv1.NodePool) string
-	paused   func(ctx context.Context) (bool, error)
+	paused   func() bool
 	client   client.Client
 	provider cloudprovider.CloudProvider
 	clock    clock.PassiveClock
@@ -79,12 +79,8 @@ func (s *static) Reconcile(ctx context.Context, pool *karpv1.NodePool) (reconcil
 	if pool.Spec.Replicas == nil || s.problem(pool) != "" {
 		return reconcile.Result{}, nil
 	}
-	paused, err := s.paused(ctx)
-	if err != nil {
-		return reconcile.Result{}, fmt.Errorf("reconciling the size of NodePool %s: %w", pool.Name, err)
-	}
 	wait := staticPace - s.clock.Since(s.tried[pool.Name])
-	if paused || wait > 0 {
+	if s.paused() || wait > 0 {
 		return reconcile.Result{RequeueAfter: max(wait, time.Second)}, nil
 	}
 	s.tried[pool.Name] = s.clock.Now()

@@ -29,13 +29,13 @@ func (c call) Reconcile(context.Context, *karpv1.NodePool) (reconcile.Result, er
 
 // FixedSize reconciles a NodePool and returns the calls of Karpenter's controllers.
 // If since is positive, it is the time since an earlier attempt.
-func FixedSize(ctx context.Context, pool *karpv1.NodePool, paused bool, pausedErr error, since time.Duration) (string, time.Duration, error) {
+func FixedSize(ctx context.Context, pool *karpv1.NodePool, paused bool, since time.Duration) (string, time.Duration, error) {
 	made := ""
 	now := time.Unix(1_800_000_000, 0)
 	s := &static{
 		up: call{"up ", &made}, down: call{"down ", &made}, clock: clocktesting.NewFakePassiveClock(now), tried: map[string]time.Time{},
 		problem: func(pool *karpv1.NodePool) string { return fixedSizeProblem(pool, true, approval.ModePolicy) },
-		paused:  func(context.Context) (bool, error) { return paused, pausedErr },
+		paused:  func() bool { return paused },
 	}
 	if since > 0 {
 		s.tried[pool.Name] = now.Add(-since)

@@ -128,9 +128,6 @@ func (s *switchboard) Stopped() bool {
 	return s.state.Paused || s.held
 }
 
-// stopped is Stopped for callers with a context.
-func (s *switchboard) stopped(context.Context) (bool, error) { return s.Stopped(), nil }
-
 // hold sets whether no VM may be created or removed, whatever users requested.
 func (s *switchboard) hold(held bool) {
 	s.mu.Lock()
@@ -145,12 +142,9 @@ func (s *switchboard) pausedBy() (paused bool, by string) {
 	return s.state.Paused, s.state.By
 }
 
-// paused is Paused for callers with a context.
-func (s *switchboard) paused(context.Context) (bool, error) { return s.Paused(), nil }
-
 // evacuated returns the hosts being evacuated.
-func (s *switchboard) evacuated(context.Context) ([]topology.HostID, error) {
+func (s *switchboard) evacuated() []topology.HostID {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.state.Evacuated, nil
+	return s.state.Evacuated
 }

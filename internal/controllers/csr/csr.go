@@ -59,7 +59,7 @@ type Config struct {
 	Events  events.Recorder
 	Clock   clock.PassiveClock
 	// Paused reports whether numaform is paused; nil means that it never is.
-	Paused func(context.Context) (bool, error)
+	Paused func() bool
 }
 
 // Controller approves and denies certificate requests.
@@ -70,7 +70,7 @@ type Controller struct {
 // NewController returns a controller for Register.
 func NewController(config Config) *Controller {
 	if config.Paused == nil {
-		config.Paused = func(context.Context) (bool, error) { return false, nil }
+		config.Paused = func() bool { return false }
 	}
 	return &Controller{config: config}
 }
@@ -106,11 +106,7 @@ func (c *Controller) Reconcile(ctx context.Context, request *certificatesv1.Cert
 	if !Concerns(request, c.config.Account) {
 		return reconcile.Result{}, nil
 	}
-	paused, err := c.config.Paused(ctx)
-	if err != nil {
-		return reconcile.Result{}, fmt.Errorf("evaluating certificate request %s: %w", request.Name, err)
-	}
-	if paused {
+	if c.config.Paused() {
 		return reconcile.Result{RequeueAfter: pausedDelay}, nil
 	}
 	switch err := c.decide(ctx, request); {

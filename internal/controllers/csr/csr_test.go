@@ -130,7 +130,7 @@ func startWorld(crds []string) (w *world, err error) {
 	}
 	controller := csr.NewController(csr.Config{
 		Client: manager.GetClient(), Live: manager.GetAPIReader(), Events: &w.events, Clock: clock.RealClock{}, Account: liveAccount,
-		Paused: func(context.Context) (bool, error) { return w.paused.Load(), nil },
+		Paused: w.paused.Load,
 	})
 	if w.client, err = client.New(w.cluster.Config, client.Options{Scheme: scheme.Scheme}); err != nil {
 		return nil, errors.Join(err, w.stop())

@@ -2,7 +2,6 @@ package garbage_test
 
 import (
 	"context"
-	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -182,14 +181,4 @@ func TestNothingBeforeTheFleetIsRead(t *testing.T) {
 	}
 	w.wantFate(vm.Name, "there")
 	w.wantEvents()
-}
-
-func TestPauseUnknownIsPaused(t *testing.T) {
-	w := newWorld(t, func(c *garbage.Config) {
-		c.Paused = func(context.Context) (bool, error) { return false, errors.New("configmap unreadable") }
-	})
-	w.wants(newVM(2000), scaler.PhaseMade, nil)
-	if err := w.tryLook("reservations"); err == nil || !strings.Contains(err.Error(), "configmap unreadable") {
-		t.Errorf("got %v", err)
-	}
 }

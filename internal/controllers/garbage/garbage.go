@@ -73,7 +73,7 @@ type Config struct {
 	NewNodeClaim func(vm fleet.VM, pool *karpv1.NodePool) *karpv1.NodeClaim
 	// Paused reports whether nothing may be removed or created now, because numaform is
 	// paused; nil means never.
-	Paused func(ctx context.Context) (bool, error)
+	Paused func() bool
 	// Self is the object of events that concern no other object of the cluster, such as
 	// numaform's Deployment; nil discards these events.
 	Self client.Object
@@ -106,7 +106,7 @@ func New(config Config) *Collector {
 		config.Clock = clock.RealClock{}
 	}
 	if config.Paused == nil {
-		config.Paused = func(context.Context) (bool, error) { return false, nil }
+		config.Paused = func() bool { return false }
 	}
 	backoff := &backoff{unavailable: config.Unavailable, classes: map[string]failing{}}
 	orphans := &orphans{config: config, lasting: since[fleet.Key]{}, reported: map[fleet.Key]bool{}}

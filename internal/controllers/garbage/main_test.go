@@ -173,7 +173,7 @@ func newWorld(t *testing.T, change ...func(*garbage.Config)) *world {
 		Client: c, Live: c, Recorder: w.events, Writer: w.writer, Unavailable: w.unavailable, ClusterID: "prod", Clock: w.clock,
 		Snapshot:     func(context.Context) (*topology.Snapshot, error) { return w.snapshot, w.unread },
 		NewNodeClaim: func(vm fleet.VM, pool *karpv1.NodePool) *karpv1.NodeClaim { return scheduling.NewNodeClaim(vm, pool) },
-		Paused:       func(context.Context) (bool, error) { return w.paused, nil },
+		Paused:       func() bool { return w.paused },
 		Self:         &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "numaform-control"}},
 	}
 	for _, change := range change {

@@ -45,15 +45,12 @@ func newView(ctx context.Context, config Config, states []scaler.VMState) (*view
 		vms:    map[fleet.Key]scaler.VMState{},
 		nodes:  map[string]*corev1.Node{},
 		pools:  map[string]*karpv1.NodePool{},
+		paused: config.Paused(),
 
 		timesToJoin: map[string]time.Duration{},
 	}
 	for _, state := range v.states {
 		v.vms[state.VM.Key] = state
-	}
-	var err error
-	if v.paused, err = config.Paused(ctx); err != nil {
-		return nil, fmt.Errorf("reading whether numaform is paused: %w", err)
 	}
 	if err := v.readClaims(ctx, config.Client); err != nil {
 		return nil, err

@@ -88,7 +88,7 @@ type Config struct {
 	// buffers are ignored.
 	Virtual func(ctx context.Context) []*corev1.Pod
 	// Evacuated returns the hosts being evacuated; nil means none.
-	Evacuated func(ctx context.Context) ([]topology.HostID, error)
+	Evacuated func() []topology.HostID
 	// Request is the part of the request that is the same for each decision.
 	Request scheduling.Request
 	// BatchIdle is the longest time that a batch waits for the next pod, and BatchMax the
@@ -128,7 +128,7 @@ func New(config Config) *Controller {
 		config.Unavailable = func() []scheduling.OfferingSelector { return nil }
 	}
 	if config.Evacuated == nil {
-		config.Evacuated = func(context.Context) ([]topology.HostID, error) { return nil, nil }
+		config.Evacuated = func() []topology.HostID { return nil }
 	}
 	if config.Placing == nil {
 		config.Placing = &sync.Mutex{}
@@ -346,9 +346,7 @@ func (c *Controller) reserve(ctx context.Context, onlyWake bool, span *trace.Spa
 	if request.Unready, err = c.unready(ctx, states); err != nil {
 		return nil, err
 	}
-	if request.Evacuated, err = c.config.Evacuated(ctx); err != nil {
-		return nil, fmt.Errorf("listing evacuated hosts: %w", err)
-	}
+	request.Evacuated = c.config.Evacuated()
 	request.Keep = c.keep(&request)
 	if c.config.Virtual != nil {
 		var standby map[types.NamespacedName]bool

@@ -43,26 +43,15 @@ const (
 	renewBefore = time.Minute
 )
 
-// Paused reports whether numaform must not write.
-type Paused func(ctx context.Context) (bool, error)
-
-// now reports whether numaform must not write. A nil Paused means that it always may.
-func (p Paused) now(ctx context.Context) (bool, error) {
-	if p == nil {
-		return false, nil
-	}
-	return p(ctx)
-}
-
 // Controller removes seeds of nodes that have joined, removes tokens of NodeClaims being
 // deleted, and replaces both for VMs that took too long to start.
 type Controller struct {
 	seeder *Seeder
-	paused Paused
+	paused func() bool
 }
 
-// NewController returns a controller for Register. Paused may be nil.
-func NewController(seeder *Seeder, paused Paused) *Controller {
+// NewController returns a controller for Register. paused reports whether numaform must not write.
+func NewController(seeder *Seeder, paused func() bool) *Controller {
 	return &Controller{seeder: seeder, paused: paused}
 }
 
@@ -127,9 +116,8 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 	if !ours(claim) || claim.Annotations[v1alpha1.AnnotationVM] == "" || claim.Annotations[AnnotationSeed] == Removed {
 		return reconcile.Result{}, nil
 	}
-	paused, err := c.paused.now(ctx)
-	if err != nil || paused {
-		return reconcile.Result{RequeueAfter: pausedDelay}, err
+	if c.paused() {
+		return reconcile.Result{RequeueAfter: pausedDelay}, nil
 	}
 	ctx = withClaim(ctx, claim)
 	if !claim.DeletionTimestamp.IsZero() {

@@ -255,7 +255,7 @@ func TestControllerWaits(t *testing.T) {
 	vm, claim, _ := w.attached(2208, "")
 	w.set(claim, karpv1.ConditionTypeInitialized)
 	paused := true
-	c := seed.NewController(w.seeder(), func(context.Context) (bool, error) { return paused, nil })
+	c := seed.NewController(w.seeder(), func() bool { return paused })
 	if after := w.mustReconcile(c, claim); after == 0 || len(w.tokens(vm)) == 0 || len(w.writes()) > 0 {
 		t.Errorf("paused: again after %s, wrote %v", after, w.writes())
 	}
@@ -306,7 +306,7 @@ func TestControllersOnAManager(t *testing.T) {
 	w.config.Cluster.Client, w.config.Cluster.Live = manager.GetClient(), manager.GetAPIReader()
 	// Secrets are only read without the cache, which would watch all of them.
 	seeder := w.seeder()
-	err = errors.Join(seed.NewController(seeder, nil).Register(t.Context(), manager), seed.NewGarbage(seeder, nil).Register(t.Context(), manager))
+	err = errors.Join(seed.NewController(seeder, running).Register(t.Context(), manager), seed.NewGarbage(seeder, running).Register(t.Context(), manager))
 	if err != nil {
 		t.Fatal(err)
 	}

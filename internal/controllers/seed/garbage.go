@@ -35,11 +35,11 @@ const (
 // the fleet nor a NodeClaim needs: after each deletion of a NodeClaim, and periodically.
 type Garbage struct {
 	seeder *Seeder
-	paused Paused
+	paused func() bool
 }
 
-// NewGarbage returns a controller for Register. Paused may be nil.
-func NewGarbage(seeder *Seeder, paused Paused) *Garbage {
+// NewGarbage returns a controller for Register. paused reports whether numaform must not write.
+func NewGarbage(seeder *Seeder, paused func() bool) *Garbage {
 	return &Garbage{seeder: seeder, paused: paused}
 }
 
@@ -67,9 +67,8 @@ func (g *Garbage) Register(_ context.Context, m manager.Manager) error {
 
 // Reconcile makes one sweep.
 func (g *Garbage) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
-	paused, err := g.paused.now(ctx)
-	if err != nil || paused {
-		return reconcile.Result{RequeueAfter: pausedDelay}, err
+	if g.paused() {
+		return reconcile.Result{RequeueAfter: pausedDelay}, nil
 	}
 	known, err := g.seeder.Sweep(ctx)
 	if err != nil {

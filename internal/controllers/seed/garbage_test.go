@@ -125,7 +125,7 @@ func TestSweepOfAnUnreadFleet(t *testing.T) {
 	w.unread = true
 	w.put("pve-1", "numaform-prod-2305-00000901.iso")
 	w.proxmox.ResetCalls()
-	garbage := seed.NewGarbage(w.seeder(), nil)
+	garbage := seed.NewGarbage(w.seeder(), running)
 	result, err := garbage.Reconcile(t.Context(), reconcile.Request{})
 	if err != nil || result.RequeueAfter == 0 || len(w.isos("pve-1")) != 1 {
 		t.Errorf("Reconcile: %v, again after %s, left %v", err, result.RequeueAfter, w.isos("pve-1"))
@@ -134,7 +134,7 @@ func TestSweepOfAnUnreadFleet(t *testing.T) {
 		t.Errorf("%d requests to Proxmox for a fleet that has not been read, the first %s %s", len(calls), calls[0].Method, calls[0].Path)
 	}
 	w.unread = false
-	paused := seed.NewGarbage(w.seeder(), func(context.Context) (bool, error) { return true, nil })
+	paused := seed.NewGarbage(w.seeder(), func() bool { return true })
 	if _, err := paused.Reconcile(t.Context(), reconcile.Request{}); err != nil || len(w.isos("pve-1")) != 1 {
 		t.Errorf("paused: %v, left %v", err, w.isos("pve-1"))
 	}

@@ -75,12 +75,12 @@ const (
 // failed command a few times.
 type Joiner struct {
 	seeder *Seeder
-	paused Paused
+	paused func() bool
 	events events.Recorder
 }
 
-// NewJoiner returns a controller for Register. Paused may be nil.
-func NewJoiner(seeder *Seeder, paused Paused, recorder events.Recorder) *Joiner {
+// NewJoiner returns a controller for Register. paused reports whether numaform must not write.
+func NewJoiner(seeder *Seeder, paused func() bool, recorder events.Recorder) *Joiner {
 	return &Joiner{seeder: seeder, paused: paused, events: recorder}
 }
 
@@ -129,9 +129,8 @@ func (j *Joiner) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (reconc
 	if !ours(claim) || claim.Annotations[v1alpha1.AnnotationVM] == "" || !claim.DeletionTimestamp.IsZero() || at.state == Joined {
 		return reconcile.Result{}, nil
 	}
-	paused, err := j.paused.now(ctx)
-	if err != nil || paused {
-		return reconcile.Result{RequeueAfter: pausedDelay}, err
+	if j.paused() {
+		return reconcile.Result{RequeueAfter: pausedDelay}, nil
 	}
 	ctx = withClaim(ctx, claim)
 	joined, err := j.seeder.joined(ctx, claim)

@@ -77,7 +77,7 @@ func newAgents(t *testing.T, class string, command string) *agents {
 			t.Fatal(err)
 		}
 	}
-	a.joiner = seed.NewJoiner(a.seeder(), nil, &a.events)
+	a.joiner = seed.NewJoiner(a.seeder(), running, &a.events)
 	return a
 }
 

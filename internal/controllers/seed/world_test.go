@@ -154,7 +154,10 @@ func newWorld(t *testing.T, change ...func(*seed.Config)) *world {
 
 func (w *world) seeder() *seed.Seeder { return seed.New(w.config) }
 
-func (w *world) controller() *seed.Controller { return seed.NewController(w.seeder(), nil) }
+// running means that numaform is not paused.
+func running() bool { return false }
+
+func (w *world) controller() *seed.Controller { return seed.NewController(w.seeder(), running) }
 
 func (w *world) fleet() ([]fleet.VM, bool) {
 	w.mu.Lock()
