@@ -13,8 +13,8 @@ import (
 
 // VMIDRange is the range of VMIDs that a Proxmox cluster reserves for numaform.
 type VMIDRange struct {
-	Lower VMID `json:"lower"`
-	Upper VMID `json:"upper"`
+	Lower VMID `json:"lower" yaml:"lower"`
+	Upper VMID `json:"upper" yaml:"upper"`
 }
 
 // Check returns an error if the range is invalid.

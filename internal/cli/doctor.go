@@ -213,7 +213,7 @@ func (o *doctorOptions) checks(ctx context.Context, process Process) doctor.Conf
 	checks.SecretFiles = config.SecretFiles()
 	checks.PluginDir = config.Engine.PluginDir
 	checks.Engine = state.EngineConfig{Binary: config.Engine.Binary, Version: config.Engine.Version}
-	for _, target := range config.NotificationTargets() {
+	for _, target := range config.Notifications.Targets {
 		checks.Notifications = append(checks.Notifications, doctor.Notification{
 			Name: target.Name, Type: target.Type,
 			Probe: func(ctx context.Context) error { return target.Probe(ctx, config.Redact(process.Environ)) },

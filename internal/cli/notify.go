@@ -44,7 +44,7 @@ func testTargets(ctx context.Context, process Process, path string, names []stri
 	if err != nil {
 		return err
 	}
-	targets := config.NotificationTargets()
+	targets := config.Notifications.Targets
 	known := make([]string, len(targets))
 	for i := range targets {
 		known[i] = targets[i].Name

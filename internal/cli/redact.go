@@ -26,7 +26,7 @@ func (r *redactor) named(config *operator.Config) {
 	for _, path := range config.SecretFiles() {
 		r.LearnFile(path, filepath.Base(path))
 	}
-	for _, target := range config.NotificationTargets() { // some are in variables
+	for _, target := range config.Notifications.Targets { // some are in variables
 		for _, secret := range target.Secrets() {
 			r.Learn(secret)
 		}

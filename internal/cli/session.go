@@ -281,7 +281,7 @@ func (s *session) request(current *fleet.Fleet) (scheduling.Request, error) {
 		Snapshot:  s.snapshot,
 		Existing:  current.VMs,
 		Types:     types,
-		Prices:    scheduling.Prices(s.config.Prices),
+		Prices:    s.config.Prices,
 		Overlays:  true,
 	}, err
 }

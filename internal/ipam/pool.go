@@ -11,18 +11,19 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Config is an address pool as users write it.
+// Config is a pool of static addresses in one subnet, as numaform.yaml configures it.
 type Config struct {
-	Name string
+	Name string `yaml:"name"`
 	// Subnet is the network with its prefix length: 192.168.1.0/24.
-	Subnet string
+	Subnet string `yaml:"subnet"`
 	// Ranges and Exclude contain addresses, ranges such as 192.168.1.10-192.168.1.20, and
 	// networks such as 192.168.1.64/26. No Ranges means the whole subnet.
-	Ranges, Exclude []string
+	Ranges  []string `yaml:"ranges"`
+	Exclude []string `yaml:"exclude"`
 	// Gateway may be empty.
-	Gateway       string
-	DNSServers    []string
-	SearchDomains []string
+	Gateway       string   `yaml:"gateway"`
+	DNSServers    []string `yaml:"dns_servers"`
+	SearchDomains []string `yaml:"search_domains"`
 }
 
 // mostAddresses is how many addresses of a pool are used. More than a fleet needs, it keeps

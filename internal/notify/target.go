@@ -40,27 +40,32 @@ const (
 // MaxTargets limits the number of targets, because a ConfigMap stores what each one got.
 const MaxTargets = 10
 
-// Target is where notifications are sent. Files with secrets are read for each message, so
-// that a secret can be rotated.
+// Target is where notifications are sent, as numaform.yaml configures it. Files with secrets
+// are read for each message, so that a secret can be rotated.
 type Target struct {
 	// Name identifies the target in logs.
-	Name string
-	Type string
+	Name string `yaml:"name"`
+	Type string `yaml:"type"`
 	// Kinds are the kinds of notifications that the target gets; empty means all.
-	Kinds []string
+	Kinds []string `yaml:"kinds"`
 	// URL is the URL of a webhook, which is a secret, or of a Matrix server.
-	URL, URLFile string
+	URL     string `yaml:"url"`
+	URLFile string `yaml:"url_file"`
 	// CAFile contains CA certificates to trust instead of the system's.
-	CAFile string
+	CAFile string `yaml:"ca_file"`
 	// Token is the access token for Matrix, or the bearer token for a webhook.
-	Token, TokenFile string
+	Token     string `yaml:"token"`
+	TokenFile string `yaml:"token_file"`
 	// Room is the ID of a Matrix room.
-	Room string
+	Room string `yaml:"room"`
 	// Server is the HOST:PORT of a mail server, and TLS its encryption.
-	Server, TLS                      string
-	Username, Password, PasswordFile string
-	From                             string
-	To                               []string
+	Server       string   `yaml:"server"`
+	TLS          string   `yaml:"tls"`
+	Username     string   `yaml:"username"`
+	Password     string   `yaml:"password"`
+	PasswordFile string   `yaml:"password_file"`
+	From         string   `yaml:"from"`
+	To           []string `yaml:"to"`
 }
 
 var (

@@ -16,23 +16,12 @@ type Approval struct {
 	// AllowedSignersFile contains the keys of the people who sign, in OpenSSH's format.
 	AllowedSignersFile string `yaml:"allowed_signers_file"`
 	// Require are the signatures that approvals need.
-	Require []Signatures `yaml:"require"`
+	Require []signature.Requirement `yaml:"require"`
 	// BreakGlass are the people who may approve alone in an emergency; empty means everyone
 	// who may approve at all.
 	BreakGlass []string `yaml:"break_glass"`
 	// Freeze are the windows in which only break-glass approvals begin a change.
 	Freeze []freeze.Config `yaml:"freeze"`
-}
-
-// Signatures are the signatures that the approvals of some changes need.
-type Signatures struct {
-	// NodePools and Rules select the changes, by NodePool and by the guard's rules that
-	// require approval; empty means all.
-	NodePools []string `yaml:"node_pools"`
-	Rules     []string `yaml:"rules"`
-	// Quorum is how many of the people in Of must sign.
-	Quorum int      `yaml:"quorum"`
-	Of     []string `yaml:"of"`
 }
 
 // check returns an error for each mistake.
@@ -71,10 +60,7 @@ func checkPeople(path string, names []string) []error {
 
 // Signatures returns whose signatures approvals need. It reads the file of allowed signers.
 func (c *Config) Signatures() (signature.Policy, error) {
-	policy := signature.Policy{BreakGlass: c.Approval.BreakGlass}
-	for _, r := range c.Approval.Require {
-		policy.Require = append(policy.Require, signature.Requirement(r))
-	}
+	policy := signature.Policy{Require: c.Approval.Require, BreakGlass: c.Approval.BreakGlass}
 	file := c.Approval.AllowedSignersFile
 	if file == "" {
 		return policy, nil

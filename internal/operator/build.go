@@ -138,7 +138,7 @@ func (b *builder) request() scheduling.Request {
 	return scheduling.Request{
 		ClusterID:         b.config.ClusterID,
 		Types:             b.types,
-		Prices:            scheduling.Prices(b.config.Prices),
+		Prices:            b.config.Prices,
 		Overlays:          b.karpenter.FeatureGates.NodeOverlay,
 		IgnorePreferences: b.settings.IgnorePreferences,
 		RelaxMinValues:    b.settings.RelaxMinValues,
@@ -268,7 +268,7 @@ func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, err
 		Snapshot:    b.inventory.Snapshot,
 		Recent:      b.inventory.Recent,
 		Types:       b.types,
-		Prices:      scheduling.Prices(b.config.Prices),
+		Prices:      b.config.Prices,
 		Unavailable: b.unavailable,
 		Evacuated:   b.control.evacuated,
 		Placing:     &b.placing,
@@ -451,7 +451,7 @@ func (b *builder) seeder(writer func() *scaler.Writer) (*seed.Seeder, error) {
 		cluster := &b.config.Clusters[i]
 		regions[cluster.Region] = seed.Region{
 			Proxmox: b.clients[cluster.Region],
-			VMIDs:   fleet.VMIDRange(cluster.VMIDRange),
+			VMIDs:   cluster.VMIDRange,
 			Stop:    cluster.Timeouts.Stop,
 			Upload:  cluster.Timeouts.Upload,
 		}

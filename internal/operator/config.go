@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/ipam"
+	"github.com/numaform/numaform/internal/scheduling"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -27,10 +29,10 @@ type Config struct {
 	StateDir string `yaml:"state_dir"`
 	// InstanceTypesFile contains instance types that replace the generated ones; empty
 	// means none.
-	InstanceTypesFile string    `yaml:"instance_types_file"`
-	Prices            Prices    `yaml:"prices"`
-	Intervals         Intervals `yaml:"intervals"`
-	Engine            Engine    `yaml:"engine"`
+	InstanceTypesFile string            `yaml:"instance_types_file"`
+	Prices            scheduling.Prices `yaml:"prices"`
+	Intervals         Intervals         `yaml:"intervals"`
+	Engine            Engine            `yaml:"engine"`
 	// Modules lists the modules that node files may call in addition to the released
 	// ones.
 	Modules Modules `yaml:"modules"`
@@ -44,25 +46,14 @@ type Config struct {
 	Notifications Notifications `yaml:"notifications"`
 }
 
-// Prices are what the resources of VMs cost. Without a currency, no amounts are shown, and
-// instance types have relative prices.
-type Prices struct {
-	// Currency is a code or symbol such as EUR.
-	Currency      string  `yaml:"currency"`
-	VCPUHour      float64 `yaml:"vcpu_hour"`
-	MemoryGiBHour float64 `yaml:"memory_gib_hour"`
-	// DiskGiBMonth is for a month of 730 hours; 0 means that disks cost nothing.
-	DiskGiBMonth float64 `yaml:"disk_gib_month"`
-}
-
 var currency = regexp.MustCompile(`^[\p{L}\p{Sc}]{1,8}$`)
 
 // maxPrice is the maximum price of a resource, far above any real one.
 const maxPrice = 1e6
 
-// check returns an error for each invalid price.
-func (p Prices) check() []error {
-	if p == (Prices{}) {
+// checkPrices returns an error for each invalid price.
+func checkPrices(p scheduling.Prices) []error {
+	if p == (scheduling.Prices{}) {
 		return nil
 	}
 	var mistakes []error
@@ -155,38 +146,27 @@ type Cluster struct {
 	URL    string              `yaml:"url"`
 	// URLs are further hosts of the cluster, which are tried if the first does not
 	// respond.
-	URLs            []string  `yaml:"urls"`
-	Insecure        bool      `yaml:"insecure"`
-	CAFile          string    `yaml:"ca_file"`
-	TokenID         string    `yaml:"token_id"`
-	TokenIDFile     string    `yaml:"token_id_file"`
-	TokenSecret     string    `yaml:"token_secret"`
-	TokenSecretFile string    `yaml:"token_secret_file"`
-	Username        string    `yaml:"username"`
-	Password        string    `yaml:"password"`
-	PasswordFile    string    `yaml:"password_file"`
-	Timeouts        Timeouts  `yaml:"timeouts"`
-	VMIDRange       VMIDRange `yaml:"vmid_range"`
+	URLs            []string        `yaml:"urls"`
+	Insecure        bool            `yaml:"insecure"`
+	CAFile          string          `yaml:"ca_file"`
+	TokenID         string          `yaml:"token_id"`
+	TokenIDFile     string          `yaml:"token_id_file"`
+	TokenSecret     string          `yaml:"token_secret"`
+	TokenSecretFile string          `yaml:"token_secret_file"`
+	Username        string          `yaml:"username"`
+	Password        string          `yaml:"password"`
+	PasswordFile    string          `yaml:"password_file"`
+	Timeouts        Timeouts        `yaml:"timeouts"`
+	VMIDRange       fleet.VMIDRange `yaml:"vmid_range"`
 	// TemplateVMIDRange is the range of VMIDs of templates; zero means that numaform creates
 	// none.
-	TemplateVMIDRange VMIDRange `yaml:"template_vmid_range"`
+	TemplateVMIDRange fleet.VMIDRange `yaml:"template_vmid_range"`
 	// Hosts is the allow list; empty means all.
 	Hosts []topology.HostName `yaml:"hosts"`
 	// Machines are collected topology files by host.
 	Machines map[topology.HostName]string `yaml:"machines"`
 	// AddressPools are the static addresses for VMs of classes that name the pools.
-	AddressPools []AddressPool `yaml:"address_pools"`
-}
-
-// AddressPool is a pool of static addresses in one subnet; see ipam.Config.
-type AddressPool struct {
-	Name          string   `yaml:"name"`
-	Subnet        string   `yaml:"subnet"`
-	Ranges        []string `yaml:"ranges"`
-	Exclude       []string `yaml:"exclude"`
-	Gateway       string   `yaml:"gateway"`
-	DNSServers    []string `yaml:"dns_servers"`
-	SearchDomains []string `yaml:"search_domains"`
+	AddressPools []ipam.Config `yaml:"address_pools"`
 }
 
 // Timeouts limit Proxmox operations.
@@ -198,12 +178,6 @@ type Timeouts struct {
 	// Delete is for stopping and destroying a VM with its disks.
 	Delete time.Duration `yaml:"delete"`
 	Upload time.Duration `yaml:"upload"`
-}
-
-// VMIDRange is the range of VMIDs reserved for numaform.
-type VMIDRange struct {
-	Lower fleet.VMID `yaml:"lower"`
-	Upper fleet.VMID `yaml:"upper"`
 }
 
 // Engine selects the OpenTofu or Terraform to run.
@@ -353,7 +327,7 @@ func newCluster() Cluster {
 			Delete: defaultDelete,
 			Upload: time.Minute,
 		},
-		VMIDRange: VMIDRange{Lower: 2000, Upper: 2999},
+		VMIDRange: fleet.VMIDRange{Lower: 2000, Upper: 2999},
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/operator"
+	"github.com/numaform/numaform/internal/scheduling"
 	"github.com/numaform/numaform/modules"
 	"github.com/numaform/numaform/topology"
 )
@@ -56,7 +57,7 @@ func TestLoadDefaults(t *testing.T) {
 			Timeouts: operator.Timeouts{
 				Clone: 25 * time.Minute, Start: 5 * time.Minute, Stop: 2 * time.Minute, Delete: 5 * time.Minute, Upload: time.Minute,
 			},
-			VMIDRange: operator.VMIDRange{Lower: 2000, Upper: 2999},
+			VMIDRange: fleet.VMIDRange{Lower: 2000, Upper: 2999},
 		}},
 		Notifications: operator.Notifications{Interval: time.Minute, Repeat: 4 * time.Hour},
 		Intervals:     operator.Intervals{Update: 30 * time.Second, Full: 10 * time.Minute, Lease: 10 * time.Second},
@@ -149,7 +150,7 @@ func TestEnvironmentWins(t *testing.T) {
 	if diff := cmp.Diff(map[string]string{"path": "/states", "a": "b,c"}, config.Fleet.Backend.Config); diff != "" {
 		t.Errorf("backend (-want +got):\n%s", diff)
 	}
-	if want := (operator.Prices{Currency: "EUR", VCPUHour: 0.012, MemoryGiBHour: 1}); config.Prices != want {
+	if want := (scheduling.Prices{Currency: "EUR", VCPUHour: 0.012, MemoryGiBHour: 1}); config.Prices != want {
 		t.Errorf("prices = %+v, want %+v", config.Prices, want)
 	}
 	if limit := config.Policy.Limits.MaxUpdates; limit == nil || *limit != 0 || len(cluster.URLs) != 1 {

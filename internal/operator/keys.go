@@ -12,6 +12,9 @@ import (
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/freeze"
+	"github.com/numaform/numaform/internal/ipam"
+	"github.com/numaform/numaform/internal/notify"
+	"github.com/numaform/numaform/internal/signature"
 )
 
 // Key is a key of numaform.yaml that has a value and no keys below it.
@@ -29,9 +32,9 @@ type Key struct {
 func Keys() []Key {
 	var keys []Key
 	one := Config{
-		Clusters:      []Cluster{{AddressPools: make([]AddressPool, 1)}},
-		Notifications: Notifications{Targets: make([]NotificationTarget, 1)},
-		Approval:      Approval{Require: make([]Signatures, 1), Freeze: make([]freeze.Config, 1)},
+		Clusters:      []Cluster{{AddressPools: make([]ipam.Config, 1)}},
+		Notifications: Notifications{Targets: make([]notify.Target, 1)},
+		Approval:      Approval{Require: make([]signature.Requirement, 1), Freeze: make([]freeze.Config, 1)},
 	}
 	walkKeys(reflect.ValueOf(one), "", func(path string, value reflect.Value) {
 		keys = append(keys, Key{

@@ -154,7 +154,7 @@ func (c *Config) check() error {
 		mistakes = append(mistakes, fmt.Errorf("engine.concurrency: %d: must be positive, or 0 for as many engines as fit in memory", c.Engine.Concurrency))
 	}
 	mistakes = append(mistakes, c.Engine.checkVersion(), c.Join.check())
-	mistakes = append(mistakes, c.Prices.check()...)
+	mistakes = append(mistakes, checkPrices(c.Prices)...)
 	mistakes = append(mistakes, c.Intervals.check()...)
 	mistakes = append(mistakes, c.Fleet.check()...)
 	mistakes = append(mistakes, c.Policy.Limits.check()...)
@@ -256,11 +256,11 @@ func (c *Cluster) check() []error {
 			mistakes = append(mistakes, fmt.Errorf("url %q: must be https://HOST:8006/api2/json", shown(address)))
 		}
 	}
-	if err := fleet.VMIDRange(c.VMIDRange).Check(); err != nil {
+	if err := c.VMIDRange.Check(); err != nil {
 		mistakes = append(mistakes, err)
 	}
-	if templates := c.TemplateVMIDRange; templates != (VMIDRange{}) {
-		if err := fleet.VMIDRange(templates).Check(); err != nil {
+	if templates := c.TemplateVMIDRange; templates != (fleet.VMIDRange{}) {
+		if err := templates.Check(); err != nil {
 			mistakes = append(mistakes, fmt.Errorf("template_%w", err))
 		}
 		if nodes := c.VMIDRange; templates.Lower <= nodes.Upper && nodes.Lower <= templates.Upper {
@@ -281,7 +281,7 @@ func (c *Cluster) check() []error {
 // addressPools returns the cluster's address pools, or all mistakes in them.
 func (c *Cluster) addressPools() (pools []topology.AddressPool, mistakes []error) {
 	for i := range c.AddressPools {
-		pool, err := ipam.Parse(ipam.Config(c.AddressPools[i]))
+		pool, err := ipam.Parse(c.AddressPools[i])
 		if err != nil {
 			for mistake := range strings.SplitSeq(err.Error(), "\n") {
 				mistakes = append(mistakes, fmt.Errorf("address_pools[%d]: %s", i, mistake))

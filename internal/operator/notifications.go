@@ -38,38 +38,9 @@ type Notifications struct {
 	// Interval is the minimum time between two messages to a target.
 	Interval time.Duration `yaml:"interval"`
 	// Repeat is how long a notification is not repeated while its cause lasts.
-	Repeat  time.Duration        `yaml:"repeat"`
-	Targets []NotificationTarget `yaml:"targets"`
-}
-
-// NotificationTarget is one target; see notify.Target. Secrets must be in files or
-// environment variables.
-type NotificationTarget struct {
-	Name         string   `yaml:"name"`
-	Type         string   `yaml:"type"`
-	Kinds        []string `yaml:"kinds"`
-	URL          string   `yaml:"url"`
-	URLFile      string   `yaml:"url_file"`
-	CAFile       string   `yaml:"ca_file"`
-	Token        string   `yaml:"token"`
-	TokenFile    string   `yaml:"token_file"`
-	Room         string   `yaml:"room"`
-	Server       string   `yaml:"server"`
-	TLS          string   `yaml:"tls"`
-	Username     string   `yaml:"username"`
-	Password     string   `yaml:"password"`
-	PasswordFile string   `yaml:"password_file"`
-	From         string   `yaml:"from"`
-	To           []string `yaml:"to"`
-}
-
-// NotificationTargets returns the targets of notifications.
-func (c *Config) NotificationTargets() []notify.Target {
-	var targets []notify.Target
-	for i := range c.Notifications.Targets {
-		targets = append(targets, notify.Target(c.Notifications.Targets[i]))
-	}
-	return targets
+	Repeat time.Duration `yaml:"repeat"`
+	// Targets must have their secrets in files or environment variables.
+	Targets []notify.Target `yaml:"targets"`
 }
 
 // checkFile returns an error for each secret in numaform.yaml, before the variables, which
@@ -110,7 +81,7 @@ func (n *Notifications) check() []error {
 	}
 	names := map[string]bool{}
 	for i := range n.Targets {
-		target := notify.Target(n.Targets[i])
+		target := &n.Targets[i]
 		found := target.Check()
 		if names[target.Name] {
 			found = append(found, fmt.Errorf("duplicate name %q: rename one of the two targets", target.Name))
@@ -135,7 +106,7 @@ func (c *Config) Redact(environ []string) func(string) string {
 			redactor.Learn(c.Clusters[i].TokenSecret)
 			redactor.Learn(c.Clusters[i].Password)
 		}
-		for _, target := range c.NotificationTargets() {
+		for _, target := range c.Notifications.Targets {
 			for _, secret := range target.Secrets() {
 				redactor.Learn(secret)
 			}
@@ -314,7 +285,7 @@ func (m notificationMemory) Save(ctx context.Context, target, sent string) error
 
 // newNotifier returns the Notifier of the controller, or nil without targets.
 func (c *Controller) newNotifier() *notify.Notifier {
-	targets := c.config.NotificationTargets()
+	targets := c.config.Notifications.Targets
 	if len(targets) == 0 || c.settings.Observe {
 		return nil
 	}

@@ -171,7 +171,7 @@ func TestNotifications(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	targets := config.NotificationTargets()
+	targets := config.Notifications.Targets
 	want := notify.Target{Name: "chat", Type: notify.Slack, URL: "https://hooks.slack.com/services/planted-secret"}
 	if diff := cmp.Diff(want, targets[0]); diff != "" || len(targets) != 3 {
 		t.Errorf("(-want +got):\n%s", diff)

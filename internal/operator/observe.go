@@ -28,7 +28,7 @@ func (b *builder) observe(ctx context.Context, config *scaler.Config) (*parts, e
 		Snapshot:  b.inventory.Snapshot,
 		Recent:    b.inventory.Recent,
 		Types:     b.types,
-		Prices:    scheduling.Prices(b.config.Prices),
+		Prices:    b.config.Prices,
 		Overlays:  b.karpenter.FeatureGates.NodeOverlay,
 		Placing:   &b.placing,
 		Clock:     b.clock,

@@ -91,8 +91,8 @@ func (c *Config) Regions() []scaler.Region {
 			Endpoint:      endpoint,
 			Insecure:      cluster.Insecure,
 			CAFile:        cluster.CAFile,
-			VMIDs:         fleet.VMIDRange(cluster.VMIDRange),
-			TemplateVMIDs: fleet.VMIDRange(cluster.TemplateVMIDRange),
+			VMIDs:         cluster.VMIDRange,
+			TemplateVMIDs: cluster.TemplateVMIDRange,
 			WaitDelay:     max(state.DefaultWaitDelay, cluster.Timeouts.Clone+cluster.Timeouts.Start, cluster.Timeouts.Delete),
 			Timeouts:      cluster.Timeouts.ofProvider(),
 		}

@@ -179,7 +179,7 @@ func (c *Config) SecretFiles() []string {
 		files = append(files, c.Clusters[i].TokenSecretFile, c.Clusters[i].PasswordFile)
 	}
 	files = append(files, c.Fleet.Git.SSHKeyFile, c.History.KeyFile)
-	for _, target := range c.NotificationTargets() {
+	for _, target := range c.Notifications.Targets {
 		files = append(files, target.SecretFiles()...)
 	}
 	return slices.DeleteFunc(files, func(path string) bool { return path == "" })

@@ -5,13 +5,16 @@ import "github.com/numaform/numaform/fleet"
 // hoursPerMonth converts prices per month to prices per hour.
 const hoursPerMonth = 730
 
-// Prices are the prices of the resources that VMs use. The zero value means that they are
-// unknown: the prices of instance types are then relative and have no currency.
+// Prices are the prices of the resources that VMs use, as numaform.yaml configures them. The
+// zero value means that they are unknown: the prices of instance types are then relative and
+// have no currency.
 type Prices struct {
-	Currency      string
-	VCPUHour      float64
-	MemoryGiBHour float64
-	DiskGiBMonth  float64
+	// Currency is a code or symbol such as EUR.
+	Currency      string  `yaml:"currency"`
+	VCPUHour      float64 `yaml:"vcpu_hour"`
+	MemoryGiBHour float64 `yaml:"memory_gib_hour"`
+	// DiskGiBMonth is for a month of 730 hours; 0 means that disks cost nothing.
+	DiskGiBMonth float64 `yaml:"disk_gib_month"`
 }
 
 func (p Prices) known() bool { return p.Currency != "" }

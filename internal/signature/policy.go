@@ -13,21 +13,21 @@ import (
 // MaxSignatures is the maximum number of signatures of an approval.
 const MaxSignatures = 16
 
-// Requirement is who must sign the approval of some changes.
+// Requirement is who must sign the approval of some changes, as numaform.yaml configures it.
 type Requirement struct {
 	// NodePools are the NodePools whose changes need the signatures; empty means all.
-	NodePools []string
+	NodePools []string `yaml:"node_pools"`
 	// Rules are the guard's rules whose findings need the signatures; empty means that every
 	// approval does.
-	Rules []string
+	Rules []string `yaml:"rules"`
 	// Quorum is the number of different people who must sign, out of Of.
-	Quorum int
-	Of     []string
+	Quorum int      `yaml:"quorum"`
+	Of     []string `yaml:"of"`
 }
 
 // Scope is what a change concerns.
 type Scope struct {
-	NodePools []string
+	NodePools []string `yaml:"node_pools"`
 	// Rules are the guard's rules that require approval.
 	Rules []string
 }
