@@ -64,8 +64,7 @@ type Config struct {
 	// Snapshot returns a snapshot of Proxmox on which VMs can be placed.
 	Snapshot func(ctx context.Context) (*topology.Snapshot, error)
 	// Recent returns a snapshot that may be older but is cheaper, for everything except
-	// placing VMs. Callers must not modify it. If Recent is nil, Snapshot is used, and
-	// nothing is cached.
+	// placing VMs. Callers must not modify it.
 	Recent func(ctx context.Context) (*topology.Snapshot, error)
 	// Types are the instance types; nil means the default ones.
 	Types []scheduling.InstanceType
@@ -78,11 +77,9 @@ type Config struct {
 	// Evacuated returns the hosts being evacuated; nil means none.
 	Evacuated func() []topology.HostID
 	// Placing is locked from reading the current VMs until a placement is reserved. Every
-	// other component that reserves placements must use the same lock. It may be nil if
-	// there is no other component.
+	// other component that reserves placements must use the same lock.
 	Placing sync.Locker
-	// Clock defaults to the real clock.
-	Clock clock.PassiveClock
+	Clock   clock.PassiveClock
 }
 
 // CloudProvider implements Karpenter's CloudProvider.
@@ -95,27 +92,11 @@ var _ karpenter.CloudProvider = (*CloudProvider)(nil)
 
 // New returns the cloud provider of a fleet. It does no I/O.
 func New(config Config) *CloudProvider {
-	if config.Clock == nil {
-		config.Clock = clock.RealClock{}
-	}
 	if config.Unavailable == nil {
 		config.Unavailable = NewUnavailableOfferings(config.Clock)
 	}
 	if config.Evacuated == nil {
 		config.Evacuated = func() []topology.HostID { return nil }
-	}
-	if config.Recent == nil {
-		config.Recent = func(ctx context.Context) (*topology.Snapshot, error) {
-			snapshot, err := config.Snapshot(ctx)
-			if err != nil {
-				return nil, err
-			}
-			once := *snapshot
-			return &once, nil
-		}
-	}
-	if config.Placing == nil {
-		config.Placing = &sync.Mutex{}
 	}
 	return &CloudProvider{config: config}
 }

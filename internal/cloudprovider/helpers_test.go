@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -151,6 +152,15 @@ func newWorld(t *testing.T, manifests ...string) *world {
 		Snapshot:    func(context.Context) (*topology.Snapshot, error) { return w.snapshot, nil },
 		Unavailable: cloudprovider.NewUnavailableOfferings(w.clock),
 		Evacuated:   func() []topology.HostID { return w.evacuated },
+		Recent: func(ctx context.Context) (*topology.Snapshot, error) {
+			snapshot, err := w.config.Snapshot(ctx)
+			if err != nil {
+				return nil, err
+			}
+			once := *snapshot // so that nothing is remembered for it
+			return &once, nil
+		},
+		Placing: &sync.Mutex{},
 	}
 	w.CloudProvider = cloudprovider.New(w.config)
 	return w

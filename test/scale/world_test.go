@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -33,7 +35,6 @@ import (
 	"github.com/numaform/numaform/internal/fleetsim"
 	"github.com/numaform/numaform/internal/hostagent"
 	"github.com/numaform/numaform/internal/operator"
-	"github.com/numaform/numaform/internal/proxmox"
 	"github.com/numaform/numaform/internal/pvesim"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/scheduling"
@@ -242,7 +243,7 @@ func (w *world) writeFleet() {
 		settings.Regions[i].Live = clients[settings.Regions[i].Name]
 	}
 	writer := scaler.New(*settings)
-	snapshot, err := proxmox.Snapshot(ctx, slices.Collect(maps.Values(clients))...)
+	snapshot, _, err := config.Reachable(ctx, clients)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -256,7 +257,7 @@ func (w *world) writeFleet() {
 	}
 	model := w.learn(&first.Added[0])
 
-	if snapshot, err = proxmox.Snapshot(ctx, slices.Collect(maps.Values(clients))...); err != nil {
+	if snapshot, _, err = config.Reachable(ctx, clients); err != nil {
 		w.t.Fatal(err)
 	}
 	perHost := w.size.vms / len(w.hosts)
@@ -445,7 +446,8 @@ func (w *world) createNodes() {
 		state := scaler.VMState{VM: w.vms[i], Phase: scaler.PhaseMade, Filed: true, Made: true}
 		provider := cloudprovider.New(cloudprovider.Config{
 			ClusterID: clusterID, Client: w.api, Fleet: desired{states: []scaler.VMState{state}},
-			Snapshot: func(context.Context) (*topology.Snapshot, error) { return snapshot, nil },
+			Recent:  func(context.Context) (*topology.Snapshot, error) { return snapshot, nil },
+			Placing: &sync.Mutex{}, Clock: clock.RealClock{},
 		})
 		return w.createNode(ctx, provider, &state, np)
 	})

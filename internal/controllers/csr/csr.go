@@ -58,7 +58,7 @@ type Config struct {
 	Account Account
 	Events  events.Recorder
 	Clock   clock.PassiveClock
-	// Paused reports whether numaform is paused; nil means that it never is.
+	// Paused reports whether numaform is paused.
 	Paused func() bool
 }
 
@@ -68,12 +68,7 @@ type Controller struct {
 }
 
 // NewController returns a controller for Register.
-func NewController(config Config) *Controller {
-	if config.Paused == nil {
-		config.Paused = func() bool { return false }
-	}
-	return &Controller{config: config}
-}
+func NewController(config Config) *Controller { return &Controller{config: config} }
 
 // Name returns the controller's name.
 func (*Controller) Name() string { return "csr.approval" }

@@ -268,7 +268,9 @@ func TestCallsThatFail(t *testing.T) {
 		if err := w.client.Get(t.Context(), client.ObjectKey{Name: tt.request}, request); err != nil {
 			t.Fatal(err)
 		}
-		controller := csr.NewController(csr.Config{Client: through, Live: through, Events: &w.events, Clock: clock.RealClock{}, Account: liveAccount})
+		controller := csr.NewController(csr.Config{
+			Client: through, Live: through, Events: &w.events, Clock: clock.RealClock{}, Account: liveAccount, Paused: func() bool { return false },
+		})
 		_, err = controller.Reconcile(t.Context(), request)
 		if breaks := tt.method != ""; errors.Is(err, errBroken) != breaks {
 			t.Errorf("%s, %s of %s fails: %v", tt.request, tt.method, tt.path, err)

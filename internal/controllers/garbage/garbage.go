@@ -72,12 +72,11 @@ type Config struct {
 	// NewNodeClaim returns the claim for a VM, without creating it in the API server.
 	NewNodeClaim func(vm fleet.VM, pool *karpv1.NodePool) *karpv1.NodeClaim
 	// Paused reports whether nothing may be removed or created now, because numaform is
-	// paused; nil means never.
+	// paused.
 	Paused func() bool
 	// Self is the object of events that concern no other object of the cluster, such as
 	// numaform's Deployment; nil discards these events.
-	Self client.Object
-	// Clock defaults to the real clock.
+	Self  client.Object
 	Clock clock.PassiveClock
 }
 
@@ -102,12 +101,6 @@ type pass interface {
 
 // New returns the collector. It does no I/O.
 func New(config Config) *Collector {
-	if config.Clock == nil {
-		config.Clock = clock.RealClock{}
-	}
-	if config.Paused == nil {
-		config.Paused = func() bool { return false }
-	}
 	backoff := &backoff{unavailable: config.Unavailable, classes: map[string]failing{}}
 	orphans := &orphans{config: config, lasting: since[fleet.Key]{}, reported: map[fleet.Key]bool{}}
 	return &Collector{config: config, orphans: orphans, all: []pass{

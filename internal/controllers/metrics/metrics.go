@@ -74,8 +74,7 @@ type Config struct {
 	Orphans func() map[topology.HostID]int
 	// Pending returns the number of ScalePlans that wait for a decision.
 	Pending func() map[v1alpha1.ScaleDirection]int
-	// Notifications returns the number of attempts to send notifications; nil means that none
-	// are configured.
+	// Notifications returns the number of attempts to send notifications.
 	Notifications func() map[notify.Attempt]int
 	// BreakGlass returns the number of changes that began by a break-glass approval.
 	BreakGlass func() int
@@ -83,33 +82,11 @@ type Config struct {
 	// Client then reads Nodes and Pods.
 	Kproximate bool
 	Client     client.Reader
-	// Clock defaults to the real clock.
-	Clock clock.PassiveClock
+	Clock      clock.PassiveClock
 }
 
 // Register adds all metrics to a registry, and returns the observer that receives events.
 func Register(registry prometheus.Registerer, config Config) (*Observer, error) {
-	if config.Clock == nil {
-		config.Clock = clock.RealClock{}
-	}
-	if config.Complete == nil {
-		config.Complete = func() bool { return true }
-	}
-	if config.Unavailable == nil {
-		config.Unavailable = func() []scheduling.OfferingSelector { return nil }
-	}
-	if config.Orphans == nil {
-		config.Orphans = func() map[topology.HostID]int { return nil }
-	}
-	if config.Pending == nil {
-		config.Pending = func() map[v1alpha1.ScaleDirection]int { return nil }
-	}
-	if config.Notifications == nil {
-		config.Notifications = func() map[notify.Attempt]int { return nil }
-	}
-	if config.BreakGlass == nil {
-		config.BreakGlass = func() int { return 0 }
-	}
 	observer := newObserver(config)
 	for _, region := range config.Regions {
 		for _, result := range []string{resultSuccess, resultError} {

@@ -79,8 +79,10 @@ func states() []scaler.VMState {
 
 func config() metrics.Config {
 	return metrics.Config{
-		VMs:      states,
-		Snapshot: func(context.Context) (*topology.Snapshot, error) { return lab(), nil },
+		VMs:        states,
+		Snapshot:   func(context.Context) (*topology.Snapshot, error) { return lab(), nil },
+		Complete:   func() bool { return true },
+		BreakGlass: func() int { return 0 },
 		Unavailable: func() []scheduling.OfferingSelector {
 			return []scheduling.OfferingSelector{
 				{NodePool: "workers", InstanceType: "c1.4VCPU-8GB", Host: pve1()},

@@ -41,7 +41,7 @@ type InPlaceConfig struct {
 	Recorder events.Recorder
 	Fleet    Fleet
 	// MayMove returns an error if the VMs of a region cannot move between two pools. An
-	// empty name means no pool. A nil MayMove allows every move.
+	// empty name means no pool.
 	MayMove func(ctx context.Context, region topology.RegionName, from, to string) error
 }
 
@@ -50,12 +50,7 @@ type InPlaceConfig struct {
 type InPlace struct{ config InPlaceConfig }
 
 // NewInPlace returns a controller. It does nothing before its manager starts it.
-func NewInPlace(config InPlaceConfig) *InPlace {
-	if config.MayMove == nil {
-		config.MayMove = func(context.Context, topology.RegionName, string, string) error { return nil }
-	}
-	return &InPlace{config: config}
-}
+func NewInPlace(config InPlaceConfig) *InPlace { return &InPlace{config: config} }
 
 // inPlaceEvery is the interval between comparisons of classes and VMs.
 const inPlaceEvery = 5 * time.Second

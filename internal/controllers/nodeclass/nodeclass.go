@@ -46,19 +46,17 @@ type Config struct {
 	// ClusterID is the cluster ID of this installation. A host agent pins VMs only for the
 	// clusters in its configuration.
 	ClusterID string
-	// Metadata returns an error if a class's join metadata is unusable; nil skips the check.
+	// Metadata returns an error if a class's join metadata is unusable.
 	Metadata func(ctx context.Context, nc *v1alpha1.ProxmoxNodeClass) error
-	// Template returns why the templates of a ProxmoxTemplate are not ready, or ""; nil means
-	// that this is unknown.
+	// Template returns why the templates of a ProxmoxTemplate are not ready, or "".
 	Template func(ctx context.Context, name string) string
 	// CanSetAffinity reports whether the credential of a region may set the affinity of
-	// VMs, and why not; nil means that it may.
+	// VMs, and why not.
 	CanSetAffinity func(region topology.RegionName) (allowed bool, why string)
 	// CanSetHugePages reports the same for huge pages.
 	CanSetHugePages func(region topology.RegionName) (allowed bool, why string)
-	// Types are the instance types; nil means the default ones.
+	// Types are the instance types.
 	Types []scheduling.InstanceType
-	// Clock defaults to the real clock.
 	Clock clock.Clock
 }
 
@@ -66,27 +64,7 @@ type Config struct {
 type Controller struct{ config Config }
 
 // New returns the controller. It does no I/O.
-func New(config Config) *Controller {
-	if config.Clock == nil {
-		config.Clock = clock.RealClock{}
-	}
-	if config.Metadata == nil {
-		config.Metadata = func(context.Context, *v1alpha1.ProxmoxNodeClass) error { return nil }
-	}
-	if config.Template == nil {
-		config.Template = func(context.Context, string) string { return "" }
-	}
-	if config.CanSetAffinity == nil {
-		config.CanSetAffinity = func(topology.RegionName) (bool, string) { return true, "" }
-	}
-	if config.CanSetHugePages == nil {
-		config.CanSetHugePages = func(topology.RegionName) (bool, string) { return true, "" }
-	}
-	if config.Types == nil {
-		config.Types = scheduling.DefaultInstanceTypes()
-	}
-	return &Controller{config: config}
-}
+func New(config Config) *Controller { return &Controller{config: config} }
 
 // Name returns the controller's name in logs and metrics.
 func (c *Controller) Name() string { return "nodeclass" }

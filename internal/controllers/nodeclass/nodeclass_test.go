@@ -15,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/clock"
 	controllerruntime "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
@@ -50,6 +51,9 @@ func (w *world) controller() *nodeclass.Controller {
 		Client: w.Client, Recorder: w.events, ClusterID: w.clusterID,
 		Snapshot: func(context.Context) (*topology.Snapshot, error) { return w.snapshot() },
 		Metadata: func(context.Context, *v1alpha1.ProxmoxNodeClass) error { return w.metadata },
+		Template: func(context.Context, string) string { return "" },
+		Types:    scheduling.DefaultInstanceTypes(),
+		Clock:    clock.RealClock{},
 		CanSetAffinity: func(topology.RegionName) (bool, string) {
 			return w.refused == "", w.refused
 		},

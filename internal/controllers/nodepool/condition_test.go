@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -70,7 +71,7 @@ func TestScaleUpReady(t *testing.T) {
 			r := &recorder{}
 			waits := test.waits
 			known := true
-			controller := nodepool.New(nodepool.Config{Client: api, Recorder: r, Known: func() bool { return known }, Waits: func(pool string) []scheduling.Wait {
+			controller := nodepool.New(nodepool.Config{Client: api, Recorder: r, Clock: clock.RealClock{}, Known: func() bool { return known }, FixedSize: func(*karpv1.NodePool) string { return "" }, Waits: func(pool string) []scheduling.Wait {
 				if pool != "general" {
 					t.Errorf("asked about %s", pool)
 				}

@@ -41,14 +41,12 @@ type Config struct {
 	// Client writes the status of NodePools.
 	Client   client.Client
 	Recorder events.Recorder
-	// Waits returns why new nodes of a NodePool wait; nil means that none does.
+	// Waits returns why new nodes of a NodePool wait.
 	Waits func(pool string) []scheduling.Wait
 	// FixedSize returns why a NodePool with spec.replicas does not get these nodes, or "".
 	FixedSize func(pool *karpv1.NodePool) string
-	// Known reports whether Waits is complete, which it is not right after the start; nil
-	// means always.
+	// Known reports whether Waits is complete, which it is not right after the start.
 	Known func() bool
-	// Clock defaults to the real clock.
 	Clock clock.Clock
 }
 
@@ -56,21 +54,7 @@ type Config struct {
 type Controller struct{ config Config }
 
 // New returns a controller. It does no I/O.
-func New(config Config) *Controller {
-	if config.Waits == nil {
-		config.Waits = func(string) []scheduling.Wait { return nil }
-	}
-	if config.FixedSize == nil {
-		config.FixedSize = func(*karpv1.NodePool) string { return "" }
-	}
-	if config.Known == nil {
-		config.Known = func() bool { return true }
-	}
-	if config.Clock == nil {
-		config.Clock = clock.RealClock{}
-	}
-	return &Controller{config: config}
-}
+func New(config Config) *Controller { return &Controller{config: config} }
 
 // Name returns the controller's name in logs and metrics.
 func (c *Controller) Name() string { return "nodepool" }

@@ -7,11 +7,13 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/events"
 
 	"github.com/numaform/numaform/internal/controllers/nodepool"
+	"github.com/numaform/numaform/internal/scheduling"
 )
 
 // recorder records published events.
@@ -51,7 +53,12 @@ func TestOnlyOurPoolsAreTold(t *testing.T) {
 			test.change(pool)
 			r := &recorder{}
 			api := fake.NewClientBuilder().WithScheme(scheme.Scheme).WithStatusSubresource(pool).Build()
-			if _, err := nodepool.New(nodepool.Config{Client: api, Recorder: r, FixedSize: func(*karpv1.NodePool) string { return "re-create the NodePool without spec.replicas" }}).Reconcile(context.Background(), pool); err != nil {
+			controller := nodepool.New(nodepool.Config{
+				Client: api, Recorder: r, Clock: clock.RealClock{}, Known: func() bool { return true },
+				Waits:     func(string) []scheduling.Wait { return nil },
+				FixedSize: func(*karpv1.NodePool) string { return "re-create the NodePool without spec.replicas" },
+			})
+			if _, err := controller.Reconcile(context.Background(), pool); err != nil {
 				t.Fatal(err)
 			}
 			if (len(r.kept) > 0) != (test.told != "") {

@@ -72,12 +72,11 @@ type Approvals interface {
 
 // Config configures a Controller.
 type Config struct {
-	Client   client.Client
-	Cluster  *scheduling.Cluster
-	State    *state.Cluster
-	Recorder events.Recorder
-	Writer   Writer
-	// Approvals may be nil: then all VMs are allowed.
+	Client    client.Client
+	Cluster   *scheduling.Cluster
+	State     *state.Cluster
+	Recorder  events.Recorder
+	Writer    Writer
 	Approvals Approvals
 	// Snapshot returns a recent snapshot of Proxmox.
 	Snapshot func(ctx context.Context) (*topology.Snapshot, error)
@@ -129,9 +128,6 @@ func New(config Config) *Controller {
 	}
 	if config.Evacuated == nil {
 		config.Evacuated = func() []topology.HostID { return nil }
-	}
-	if config.Placing == nil {
-		config.Placing = &sync.Mutex{}
 	}
 	return &Controller{config: config, batch: newBatch(config.Clock, config.BatchIdle, config.BatchMax)}
 }
@@ -271,11 +267,8 @@ func (c *Controller) provision(ctx context.Context, onlyWake bool) ([]*karpv1.No
 		}
 		span.SetAttributes(tracing.List(tracing.KeyNodeClaims, names))
 	}
-	if c.config.Approvals != nil {
-		errs = append(errs, c.config.Approvals.Draft(ctx))
-		errs = append(errs, c.publishApprovals(ctx))
-	}
-	if c.waits() {
+	errs = append(errs, c.config.Approvals.Draft(ctx), c.publishApprovals(ctx))
+	if len(c.Limited())+len(c.config.Approvals.Waits()) > 0 { // new VMs wait that only another decision can create
 		c.batch.triggerIn(retriggerInterval) // the pods may be deleted, which triggers nothing
 	}
 	if err = errors.Join(errs...); err != nil {
@@ -368,9 +361,6 @@ func (c *Controller) reserve(ctx context.Context, onlyWake bool, span *trace.Spa
 	c.mu.Lock()
 	c.limited = limited(decision)
 	c.mu.Unlock()
-	if decision.Asked == 0 && c.config.Approvals == nil {
-		return nil, nil
-	}
 	pods, err := c.readPods(ctx, decision)
 	if err != nil {
 		return nil, err
@@ -386,13 +376,9 @@ func (c *Controller) reserve(ctx context.Context, onlyWake bool, span *trace.Spa
 	if err != nil {
 		return nil, err
 	}
-	placed := c.refill(decision)
-	var unapproved error
-	if c.config.Approvals != nil {
-		// Pools whose approval is unknown do not block other pools. Call Up even if no
-		// VM is needed any more.
-		placed, unapproved = c.config.Approvals.Up(ctx, request.Snapshot, placed)
-	}
+	// Pools whose approval is unknown do not block other pools. Call Up even if no VM is
+	// needed any more.
+	placed, unapproved := c.config.Approvals.Up(ctx, request.Snapshot, c.refill(decision))
 	if len(placed) == 0 {
 		return woken, unapproved
 	}

@@ -210,6 +210,9 @@ type world struct {
 // because these tests do not depend on watches or validation.
 func newWorld(t *testing.T, pass provisioning.Approvals, manifests ...string) *world {
 	t.Helper()
+	if pass == nil {
+		pass = approvals(func(placed []scheduling.Placed) ([]scheduling.Placed, error) { return placed, nil })
+	}
 	file := filepath.Join(t.TempDir(), "manifests.yaml")
 	if err := os.WriteFile(file, []byte(strings.Join(manifests, "")), 0o600); err != nil {
 		t.Fatal(err)

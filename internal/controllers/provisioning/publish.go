@@ -128,11 +128,6 @@ func (c *Controller) Limited() []scheduling.Wait {
 	return slices.Collect(maps.Values(c.limited))
 }
 
-// waits reports whether new VMs wait that only another decision can create.
-func (c *Controller) waits() bool {
-	return len(c.Limited()) > 0 || c.config.Approvals != nil && len(c.config.Approvals.Waits()) > 0
-}
-
 func limited(d *scheduling.Decision) map[string]scheduling.Wait {
 	waits := map[string]scheduling.Wait{}
 	for _, refusal := range d.Refused {

@@ -113,7 +113,7 @@ func bufferOf(pod *corev1.Pod) types.NamespacedName {
 func (c *Controller) unready(ctx context.Context, states []scaler.VMState) (map[fleet.Key]bool, error) {
 	states = slices.DeleteFunc(slices.Clone(states), func(state scaler.VMState) bool { return !state.VM.Standby })
 	mayWake := func(*fleet.VM) bool { return true }
-	if len(states) > 0 && c.config.Approvals != nil {
+	if len(states) > 0 {
 		var err error
 		if mayWake, err = c.config.Approvals.MayWake(ctx); err != nil {
 			return nil, err

@@ -100,8 +100,7 @@ type Config struct {
 	// ClaimWait is how long Seed waits for the NodeClaim of a recently placed VM; 0 means
 	// 20 s.
 	ClaimWait time.Duration
-	// Record stores lines about writes that no change of the fleet contains; nil only
-	// logs them.
+	// Record stores lines about writes that no change of the fleet contains.
 	Record func(ctx context.Context, written []string)
 	Clock  clock.Clock
 }
@@ -130,12 +129,6 @@ var _ scaler.Guests = (*Seeder)(nil)
 func New(config Config) *Seeder {
 	if config.ClaimWait == 0 {
 		config.ClaimWait = defaultClaimWait
-	}
-	if config.Record == nil {
-		config.Record = func(context.Context, []string) {}
-	}
-	if config.Clock == nil {
-		config.Clock = clock.RealClock{}
 	}
 	return &Seeder{config: config}
 }
