@@ -1,7 +1,6 @@
 package cloudprovider_test
 
 import (
-	"context"
 	"testing"
 	"time"
 
@@ -12,7 +11,6 @@ import (
 	"github.com/numaform/numaform/internal/proxmox"
 	"github.com/numaform/numaform/internal/pvesim"
 	"github.com/numaform/numaform/internal/scaler"
-	"github.com/numaform/numaform/topology"
 )
 
 // put creates the guest of a VM in the simulated Proxmox.
@@ -50,7 +48,7 @@ func TestListFollowsProxmox(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := newWorld(t, class, pool)
-	w.config.Snapshot = func(ctx context.Context) (*topology.Snapshot, error) { return proxmox.Snapshot(ctx, live) }
+	w.config.Snapshot = live.Snapshot
 	w.CloudProvider = cloudprovider.New(w.config)
 	first, second, orphan, foreign := vm(pve1, 2000), vm(pve2, 2001), vm(pve2, 2002), vm(pve1, 2003)
 	w.fleet.states = []scaler.VMState{state(first, scaler.PhaseMade), state(second, scaler.PhaseMade)}

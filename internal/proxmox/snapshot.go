@@ -3,7 +3,6 @@ package proxmox
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -13,27 +12,6 @@ import (
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/topology"
 )
-
-// Snapshot reads several regions concurrently. If some cannot be read, it returns the
-// other regions together with the error.
-func Snapshot(ctx context.Context, clients ...*Client) (*topology.Snapshot, error) {
-	parts := make([]*topology.Snapshot, len(clients))
-	errs := make([]error, len(clients))
-	var wg sync.WaitGroup
-	for i, client := range clients {
-		wg.Go(func() { parts[i], errs[i] = client.Snapshot(ctx) })
-	}
-	wg.Wait()
-	merged := &topology.Snapshot{}
-	for _, part := range parts {
-		if part != nil {
-			merged.Regions = append(merged.Regions, part.Regions...)
-			merged.Hosts = append(merged.Hosts, part.Hosts...)
-		}
-	}
-	sortSnapshot(merged)
-	return merged, errors.Join(errs...)
-}
 
 // Snapshot reads the region with at most Config.MaxInFlight concurrent requests: one for
 // the report of each host and one for its notes, one per guest, including templates, and

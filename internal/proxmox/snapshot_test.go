@@ -7,7 +7,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/numaform/numaform/internal/proxmox"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -290,31 +289,5 @@ func TestRefreshOfAbsentHost(t *testing.T) {
 	}
 	if region := fresh.Regions[0]; region.Version != "8.4.14" || !region.Quorate {
 		t.Errorf("no host was read, so only the version is the old one: %+v", region)
-	}
-}
-
-// TestManyRegions checks that the responding regions are returned, sorted, together with
-// the error.
-func TestManyRegions(t *testing.T) {
-	t.Parallel()
-	var clients []*proxmox.Client
-	for _, name := range []topology.RegionName{"z", "m", "a"} {
-		server := newCanned(t)
-		cfg := server.config()
-		cfg.Region = name
-		if name == "m" {
-			server.refuse("/cluster/resources", 401, "invalid token value!")
-		}
-		clients = append(clients, newClient(t, cfg))
-	}
-	snapshot, err := proxmox.Snapshot(context.Background(), clients...)
-	if err == nil || !strings.Contains(err.Error(), "region m") {
-		t.Errorf("got %v", err)
-	}
-	if len(snapshot.Regions) != 2 || snapshot.Regions[0].Name != "a" || snapshot.Hosts[1].Region != "z" {
-		t.Errorf("got %+v", snapshot)
-	}
-	if err := snapshot.Validate(); err != nil {
-		t.Error(err)
 	}
 }

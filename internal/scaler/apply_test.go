@@ -182,7 +182,7 @@ func newWorldOn(t *testing.T, sim *pvesim.Server, change func(*scaler.Config)) *
 
 func (w *world) snapshot(t *testing.T) *topology.Snapshot {
 	t.Helper()
-	snapshot, err := proxmox.Snapshot(t.Context(), w.client)
+	snapshot, err := w.client.Snapshot(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

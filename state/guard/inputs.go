@@ -170,13 +170,6 @@ var nodeModules = map[string]nodeModule{
 	modules.Adopted:    {migrate: waitLong, adopted: true},
 }
 
-// Knows reports whether the guard can compute the values that the modules with a hash
-// derive from their inputs.
-func Knows(hash string) bool {
-	_, known := nodeModules[hash]
-	return known
-}
-
 // GroupsOfDevices reports whether the modules with a hash support security groups of single
 // network devices. An empty hash means the modules of new VMs, which do.
 func GroupsOfDevices(hash string) bool { return hash == "" || nodeModules[hash].deviceGroups }
