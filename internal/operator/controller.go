@@ -182,7 +182,8 @@ func (c *Controller) Run(ctx context.Context) error {
 		group.Go(func() error { c.notifier.Run(ctx); return nil })
 	}
 	if c.heap != nil {
-		group.Go(func() error { c.heap.run(ctx, c.busy); return nil })
+		applies := func() bool { writer := c.writer.Load(); return writer != nil && writer.Busy() }
+		group.Go(func() error { c.heap.run(ctx, applies); return nil })
 	}
 	group.Go(func() error {
 		for ctx.Err() == nil {
@@ -211,12 +212,6 @@ func (c *Controller) ready(ctx context.Context) error {
 		return errors.New("the caches are not synced yet")
 	}
 	return nil
-}
-
-// busy reports whether a change is being applied.
-func (c *Controller) busy() bool {
-	writer := c.writer.Load()
-	return writer != nil && writer.Busy()
 }
 
 // wait waits while a condition holds, or until ctx ends.

@@ -226,19 +226,14 @@ func (r notifyingEvents) noticeOf(event *events.Event) (notice notify.Notice, no
 	if namespace := object.GetNamespace(); namespace != "" {
 		name = namespace + "/" + name
 	}
+	reason := event.Reason
+	if strings.HasPrefix(cause, "plan ") {
+		reason = "" // the events of a plan have several reasons
+	}
 	return notify.Notice{
 		Kind: kind, Reason: event.Reason, Object: kindOf + " " + name, Message: event.Message,
-		Key: string(kind) + "\x00" + keyReason(event.Reason, cause) + "\x00" + cause,
+		Key: string(kind) + "\x00" + reason + "\x00" + cause,
 	}, true
-}
-
-// keyReason returns the part of a key for the reason: nothing for plans, whose events have
-// several reasons.
-func keyReason(reason, cause string) string {
-	if strings.HasPrefix(cause, "plan ") {
-		return ""
-	}
-	return reason
 }
 
 // notificationsConfigMap is the ConfigMap in numaform's namespace with what was sent, as
