@@ -85,11 +85,14 @@ func EvaluateClass(nc *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snapshot, c
 // Allows reports whether the class's spec.region and spec.hosts allow the host, whether
 // or not it has room.
 func Allows(nc *v1alpha1.ProxmoxNodeClass, host topology.HostID) bool {
-	spec := &nc.Spec
-	if spec.Region != "" && spec.Region != string(host.Region) {
-		return false
-	}
-	return len(spec.Hosts) == 0 || slices.Contains(spec.Hosts, string(host.Host)) || slices.Contains(spec.Hosts, host.String())
+	return Selects(nc.Spec.Region, nc.Spec.Hosts, host)
+}
+
+// Selects reports whether spec.region and spec.hosts of a class or a template select a host.
+// Empty means all; a host is given by its name, or as REGION/HOST.
+func Selects(region string, hosts []string, host topology.HostID) bool {
+	return (region == "" || region == string(host.Region)) &&
+		(len(hosts) == 0 || slices.Contains(hosts, string(host.Host)) || slices.Contains(hosts, host.String()))
 }
 
 // Needs lists what the VMs of a class use on a suitable host, for checks that a snapshot
@@ -381,7 +384,8 @@ func (h *hostCheck) checkDisks() {
 			fmt.Sprintf("has template %s, whose clones are protected like it, so that Proxmox would refuse to delete them", describeTemplate(&h.fields.Template)),
 			command, command)
 	}
-	if display := h.display(); strings.HasPrefix(display, "serial") && h.from.Options[display] == "" {
+	if hardware := h.base.Hardware; hardware != nil && strings.HasPrefix(hardware.Display, "serial") && h.from.Options[hardware.Display] == "" {
+		display := hardware.Display
 		command := fmt.Sprintf("qm set %d --%s socket", h.from.VMID, display)
 		h.add(v1alpha1.ConditionTemplateReady, v1alpha1.ReasonTemplateUnusable,
 			fmt.Sprintf("has template %s, which lacks the serial port of spec.hardware.vga.type %s", describeTemplate(&h.fields.Template), display),
@@ -394,14 +398,6 @@ func (h *hostCheck) checkDisks() {
 			fmt.Sprintf("has template %s, which has free SCSI slots for %d of %d data disks", describeTemplate(&h.fields.Template), free, needed),
 			"remove drives from the template, or disks from spec.dataDisks")
 	}
-}
-
-// display returns the type of display that the class sets, or "".
-func (h *hostCheck) display() string {
-	if h.base.Hardware == nil {
-		return ""
-	}
-	return h.base.Hardware.Display
 }
 
 // checkAddresses checks that the host's region has the address pools of the class, and that no

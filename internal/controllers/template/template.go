@@ -30,6 +30,7 @@ import (
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/controllers/event"
 	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/internal/scheduling"
 	"github.com/numaform/numaform/state"
 	"github.com/numaform/numaform/topology"
 )
@@ -218,7 +219,7 @@ func request(pt *v1alpha1.ProxmoxTemplate, snapshot *topology.Snapshot, states [
 		if storage := host.Storage(want.Hardware.Storage); storage != nil && storage.Shared {
 			request.Shared[host.Region] = true // also for hosts that are down: a storage has one definition
 		}
-		if !selects(spec, host.ID()) {
+		if !scheduling.Selects(spec.Region, spec.Hosts, host.ID()) {
 			continue
 		}
 		want.Host = host.ID()
@@ -237,14 +238,6 @@ func request(pt *v1alpha1.ProxmoxTemplate, snapshot *topology.Snapshot, states [
 		}
 	}
 	return request, want.Name, nil
-}
-
-// selects reports whether a host gets the template.
-func selects(spec *v1alpha1.ProxmoxTemplateSpec, host topology.HostID) bool {
-	if spec.Region != "" && spec.Region != string(host.Region) {
-		return false
-	}
-	return len(spec.Hosts) == 0 || slices.Contains(spec.Hosts, string(host.Host)) || slices.Contains(spec.Hosts, host.String())
 }
 
 // hostProblem returns why a template cannot be created on a host now, or "".
