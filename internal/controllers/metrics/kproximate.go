@@ -5,6 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
+	nodeutils "sigs.k8s.io/karpenter/pkg/utils/node"
 	"sigs.k8s.io/karpenter/pkg/utils/resources"
 
 	"github.com/numaform/numaform/internal/scaler"
@@ -110,10 +111,8 @@ func (k *kproximate) readyNodes(ctx context.Context, states []scaler.VMState) (m
 	ready := map[string]*corev1.Node{}
 	for i := range nodes.Items {
 		node := &nodes.Items[i]
-		for _, condition := range node.Status.Conditions {
-			if ours[node.Name] && condition.Type == corev1.NodeReady && condition.Status == corev1.ConditionTrue {
-				ready[node.Name] = node
-			}
+		if ours[node.Name] && nodeutils.GetCondition(node, corev1.NodeReady).Status == corev1.ConditionTrue {
+			ready[node.Name] = node
 		}
 	}
 	return ready, nil

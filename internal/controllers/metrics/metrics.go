@@ -222,7 +222,11 @@ func (o *Observer) QueueDone(host topology.HostID, waited time.Duration) {
 }
 
 // VMFailed records that a VM of a host could not be created or woken.
-func (o *Observer) VMFailed(host topology.HostID) { o.failures.add(host) }
+func (o *Observer) VMFailed(host topology.HostID) {
+	o.failures.mu.Lock()
+	defer o.failures.mu.Unlock()
+	o.failures.count[host]++
+}
 
 // failures counts the VMs that failed. A failed VM is soon given up, so a scrape may not
 // see it in the phase failed.
@@ -230,12 +234,6 @@ type failures struct {
 	// mu guards the field below.
 	mu    sync.Mutex
 	count map[topology.HostID]int
-}
-
-func (f *failures) add(host topology.HostID) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.count[host]++
 }
 
 // of returns the number of failed VMs of these hosts, and of all others that have any.

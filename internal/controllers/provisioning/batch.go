@@ -69,19 +69,16 @@ func (b *batch) triggerIn(after time.Duration) {
 	b.later, b.laterAt = b.clock.NewTimer(after), at
 }
 
-// stopLater cancels triggerIn.
-func (b *batch) stopLater() {
-	if b.later != nil {
-		b.later.Stop()
-		b.later = nil
-	}
-}
-
 // wait returns with complete set when a batch is complete. It also returns once at the first
 // brief pause; the next call then waits for the rest of the batch.
 // ok is false if ctx ended.
 func (b *batch) wait(ctx context.Context) (complete, ok bool) {
-	defer b.stopLater()
+	defer func() { // cancel triggerIn
+		if b.later != nil {
+			b.later.Stop()
+			b.later = nil
+		}
+	}()
 	if b.burst == nil {
 		var later <-chan time.Time
 		if b.later != nil {
