@@ -75,7 +75,7 @@ func familyOf(factor int) string {
 
 // FormatInstanceTypes returns an instance types file that ParseInstanceTypes reads.
 func FormatInstanceTypes(types []InstanceType) ([]byte, error) {
-	entries := make([]writtenType, len(types))
+	entries := make([]typeFile, len(types))
 	for i := range types {
 		t := &types[i]
 		capacity := corev1.ResourceList{
@@ -87,18 +87,10 @@ func FormatInstanceTypes(types []InstanceType) ([]byte, error) {
 			capacity[corev1.ResourceEphemeralStorage] = quantity(t.DiskGiB * gibibyte)
 		}
 		maps.Copy(capacity, t.Extra)
-		entries[i] = writtenType{Name: t.Name, Capacity: capacity, CapacityType: t.CapacityType}
+		entries[i] = typeFile{Name: t.Name, Capacity: capacity, CapacityType: t.CapacityType}
 		if t.Overhead.KubeReserved != nil || t.Overhead.SystemReserved != nil || t.Overhead.EvictionThreshold != nil {
 			entries[i].Overhead = &t.Overhead
 		}
 	}
 	return json.MarshalIndent(entries, "", "  ")
-}
-
-// writtenType is typeFile without the keys that are only read.
-type writtenType struct {
-	Name         string              `json:"name"`
-	Capacity     corev1.ResourceList `json:"capacity"`
-	CapacityType string              `json:"capacitytype"`
-	Overhead     *Overhead           `json:"overhead,omitempty"`
 }

@@ -248,9 +248,9 @@ type typeFile struct {
 	Name         string              `json:"name"`
 	Capacity     corev1.ResourceList `json:"capacity"`
 	CapacityType string              `json:"capacitytype"`
-	Overhead     *Overhead           `json:"overhead"`
+	Overhead     *Overhead           `json:"overhead,omitempty"`
 	// Offerings are null in generated files: the topology provides the hosts.
-	Offerings []json.RawMessage `json:"offerings"`
+	Offerings []json.RawMessage `json:"offerings,omitempty"`
 }
 
 // maxMistakes limits how many mistakes of a file are reported at once.
