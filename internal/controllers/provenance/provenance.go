@@ -73,14 +73,15 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 }
 
 // Reconcile annotates one NodeClaim and its Node. It waits until the VM's change has begun.
-func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (reconcile.Result, error) { //nolint:gocyclo // each annotation and condition is a branch
+func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (reconcile.Result, error) {
 	ctx = injection.WithControllerName(ctx, c.Name())
-	ref := claim.Spec.NodeClassRef
-	key := claim.Annotations[v1alpha1.AnnotationKey]
 	if !claim.DeletionTimestamp.IsZero() {
 		c.joined.Delete(claim.UID)
+		return reconcile.Result{}, nil
 	}
-	if ref == nil || ref.Group != v1alpha1.Group || key == "" || !claim.DeletionTimestamp.IsZero() {
+	ref := claim.Spec.NodeClassRef
+	key := claim.Annotations[v1alpha1.AnnotationKey]
+	if ref == nil || ref.Group != v1alpha1.Group || key == "" {
 		return reconcile.Result{}, nil
 	}
 	state, exists := c.fleet.VM(fleet.Key(key))

@@ -319,7 +319,7 @@ type reserved struct {
 // reserve decides on VMs, wakes standby VMs and reserves new ones. It returns the VMs that
 // become Nodes, and can return both VMs and an error. With onlyWake, it does nothing if the
 // pods need new VMs. If it requests any VM, it begins the span of the decision.
-func (c *Controller) reserve(ctx context.Context, onlyWake bool, span *trace.Span) ([]reserved, error) { //nolint:gocyclo // one story, whose branches are checked errors
+func (c *Controller) reserve(ctx context.Context, onlyWake bool, span *trace.Span) ([]reserved, error) {
 	c.config.Placing.Lock()
 	defer c.config.Placing.Unlock()
 	started := c.config.Clock.Now()
