@@ -102,6 +102,29 @@ func TestPutBack(t *testing.T) {
 	}
 }
 
+// TestPutBackToANewRepository loses the repository at the server: once an empty one is at its
+// address, numaform pushes its whole copy, with the outcomes.
+func TestPutBackToANewRepository(t *testing.T) {
+	t.Parallel()
+	for _, subdir := range []string{"", "clusters/prod"} {
+		t.Run(filepath.Base(subdir), func(t *testing.T) {
+			t.Parallel()
+			p := newGuarded(t, subdir)
+			if err := os.RemoveAll(p.remote); err != nil {
+				t.Fatal(err)
+			}
+			if _, _, err := p.Read(t.Context()); err == nil {
+				t.Error("the fleet was read without the repository")
+			}
+			run(t, filepath.Dir(p.remote), "init", "--quiet", "--bare", p.remote)
+			p.wantPutBack(t, 6, 0, 1, 2)
+			begin(t, p, desired(), changed(3))
+			end(t, p, changed(3))
+			wantIntact(t, p.other(t), 8)
+		})
+	}
+}
+
 // TestPutBackInBegin takes the branch back between a read and a write: the change is pushed
 // together with what was lost.
 func TestPutBackInBegin(t *testing.T) {

@@ -318,6 +318,14 @@ func (r *repository) fetch(ctx context.Context) error {
 		return fmt.Errorf("fetching from %s: nothing was changed: %w: %s, then try again: numaform needs the remote, because only the remote "+
 			"has the desired state (numaform history shows the changes in the clone)", r.remote.url, err, remoteFix(err))
 	}
+	seenNotes, err := r.hash(r.seenNotes)
+	if err == nil && at[1].IsZero() && !seenNotes.IsZero() {
+		// The repository was created again, or someone deleted the notes: push all of them.
+		err = r.repo.Storer.RemoveReference(r.seenNotes)
+	}
+	if err != nil {
+		return err
+	}
 	before, err := r.hash(r.branch)
 	if err != nil {
 		return err
