@@ -1,6 +1,8 @@
 package forge
 
 import (
+	"crypto/x509"
+	"errors"
 	"fmt"
 	"time"
 )
@@ -120,7 +122,11 @@ type UnavailableError struct {
 }
 
 func (e *UnavailableError) Error() string {
-	return fmt.Sprintf("%s: %s: the forge is not available: %v", e.Forge, e.Doing, e.Err)
+	fix := ""
+	if _, untrusted := errors.AsType[x509.UnknownAuthorityError](e.Err); untrusted {
+		fix = ": set fleet.git.ca_file to a file with the CA certificate of the forge"
+	}
+	return fmt.Sprintf("%s: %s: the forge is not available: %v%s", e.Forge, e.Doing, e.Err, fix)
 }
 
 // Unwrap returns the cause.

@@ -2,6 +2,8 @@ package forge
 
 import (
 	"cmp"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -47,6 +49,8 @@ type Config struct {
 	// RemoteToken is the token of an https remote, for a forge without a Token at the same
 	// address as the remote.
 	RemoteToken string
+	// CAs are the certificate authorities to trust; nil means the system's.
+	CAs *x509.CertPool
 	// Clock is the clock for RateLimitError; nil means the real one.
 	Clock clock.PassiveClock
 }
@@ -88,7 +92,13 @@ func New(config Config) (Client, error) {
 	if c.clock == nil {
 		c.clock = clock.RealClock{}
 	}
-	c.http = &http.Client{Transport: &transport{inner: http.DefaultTransport}, Timeout: requestTimeout, CheckRedirect: noRedirect}
+	inner := http.DefaultTransport
+	if config.CAs != nil {
+		own := http.DefaultTransport.(*http.Transport).Clone()
+		own.TLSClientConfig = &tls.Config{RootCAs: config.CAs, MinVersion: tls.VersionTLS12}
+		inner = own
+	}
+	c.http = &http.Client{Transport: &transport{inner: inner}, Timeout: requestTimeout, CheckRedirect: noRedirect}
 	switch kind {
 	case GitHub:
 		return newGitHub(c, base, parts[0], parts[1])

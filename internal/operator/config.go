@@ -231,6 +231,9 @@ type Git struct {
 	AuthorEmail string `yaml:"author_email"`
 	Username    string `yaml:"username"`
 	SSHKeyFile  string `yaml:"ssh_key_file"`
+	// CAFile contains CA certificates to trust in addition to the system's, for the remote, the
+	// forge and the remote of checkpoints.
+	CAFile string `yaml:"ca_file"`
 }
 
 // Forge opens pull requests for changes that need approval. NUMAFORM_FORGE_TOKEN is the token

@@ -102,7 +102,7 @@ func otherFile(text []byte) string {
 
 // resolvePaths resolves the configuration's file names relative to dir.
 func (c *Config) resolvePaths(dir string) {
-	paths := []*string{&c.TopologyFile, &c.InstanceTypesFile, &c.StateDir, &c.History.KeyFile, &c.History.CheckpointDir, &c.Fleet.Dir, &c.Fleet.Git.SSHKeyFile, &c.Engine.PluginDir, &c.Join.CAFile, &c.Approval.AllowedSignersFile}
+	paths := []*string{&c.TopologyFile, &c.InstanceTypesFile, &c.StateDir, &c.History.KeyFile, &c.History.CheckpointDir, &c.Fleet.Dir, &c.Fleet.Git.SSHKeyFile, &c.Fleet.Git.CAFile, &c.Engine.PluginDir, &c.Join.CAFile, &c.Approval.AllowedSignersFile}
 	for i := range c.Policy.Files {
 		paths = append(paths, &c.Policy.Files[i])
 	}

@@ -97,9 +97,13 @@ func (c *Config) OpenForge(environ []string, clock clock.PassiveClock) (forge.Cl
 	if git.Forge.Kind == "" {
 		return nil, nil
 	}
+	trusted, err := git.trusted()
+	if err != nil {
+		return nil, err
+	}
 	return forge.New(forge.Config{
 		Remote: git.Remote, Base: git.branch(), Kind: forge.Kind(git.Forge.Kind), URL: git.Forge.URL,
-		Token: lookup(environ, forge.TokenVariable), RemoteToken: lookup(environ, gitToken), Clock: clock,
+		Token: lookup(environ, forge.TokenVariable), RemoteToken: lookup(environ, gitToken), CAs: trusted, Clock: clock,
 	})
 }
 

@@ -3,6 +3,7 @@ package operator
 import (
 	"context"
 	"crypto/sha256"
+	"crypto/x509"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -238,8 +239,12 @@ func (c *Config) CheckpointPlaces(environ []string, client kubernetes.Interface,
 		if err != nil {
 			return nil, fmt.Errorf("history.checkpoint_remote: %w", err)
 		}
+		trusted, err := c.Fleet.Git.trusted()
+		if err != nil {
+			return nil, err
+		}
 		place, err := store.NewCheckpointRemote(url, clone, c.ClusterID, store.GitAuth{
-			SSHKey: c.Fleet.Git.SSHKeyFile, Token: lookup(environ, checkpointToken),
+			SSHKey: c.Fleet.Git.SSHKeyFile, Token: lookup(environ, checkpointToken), CAs: trusted,
 		})
 		if err != nil {
 			return nil, err
@@ -307,6 +312,10 @@ func (c *Config) openGit(environ []string) (*store.Git, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening the fleet's repository: %w", err)
 	}
+	trusted, err := git.trusted()
+	if err != nil {
+		return nil, err
+	}
 	return store.NewGit(store.GitConfig{
 		Clone:  clone,
 		Dir:    c.Fleet.Dir,
@@ -315,8 +324,27 @@ func (c *Config) openGit(environ []string) (*store.Git, error) {
 		Branch: git.Branch,
 		Review: git.Review,
 		Author: store.GitAuthor{Name: git.AuthorName, Email: git.AuthorEmail},
-		Auth:   store.GitAuth{Username: git.Username, SSHKey: git.SSHKeyFile, Token: lookup(environ, gitToken)},
+		Auth:   store.GitAuth{Username: git.Username, SSHKey: git.SSHKeyFile, Token: lookup(environ, gitToken), CAs: trusted},
 	})
+}
+
+// trusted returns the system's CAs and those of ca_file, or nil without ca_file.
+func (g *Git) trusted() (*x509.CertPool, error) {
+	if g.CAFile == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(g.CAFile)
+	if err != nil {
+		return nil, fmt.Errorf("reading fleet.git.ca_file: %w: %s", err, readFix(err, "correct its path, or remove the key"))
+	}
+	pool, err := x509.SystemCertPool()
+	if err != nil {
+		pool = x509.NewCertPool() // the system has none
+	}
+	if !pool.AppendCertsFromPEM(text) {
+		return nil, fmt.Errorf("reading fleet.git.ca_file: %s contains no certificate in PEM: set it to the CA certificate of the git server", g.CAFile)
+	}
+	return pool, nil
 }
 
 // lookup returns the value of a variable, or "".

@@ -83,7 +83,11 @@ func (c *CheckpointRemote) fetch(ctx context.Context, r *repository) (plumbing.H
 	}
 	at, err := r.remote.fetch(ctx, r.objects, haves, plumbing.NewBranchReferenceName(checkpointBranch))
 	if err != nil {
-		return known, fmt.Errorf("fetching from %s: %w: correct history.checkpoint_remote or its credential", r.remote.url, err)
+		fix := "correct history.checkpoint_remote or its credential"
+		if isUntrusted(err) {
+			fix = caFix
+		}
+		return known, fmt.Errorf("fetching from %s: %w: %s", r.remote.url, err, fix)
 	}
 	if at[0].IsZero() {
 		return at[0], nil

@@ -3,6 +3,7 @@ package store
 import (
 	"cmp"
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -61,6 +62,8 @@ type GitAuth struct {
 	// SSHKey is the path of a private key for ssh, without a passphrase; empty means the
 	// ssh agent.
 	SSHKey string
+	// CAs are the certificate authorities to trust for https; nil means the system's.
+	CAs *x509.CertPool
 }
 
 // Git is a fleet in a git repository: each apply is a commit, and its outcome is a note

@@ -4,6 +4,8 @@ import (
 	"bufio"
 	"cmp"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -57,7 +59,13 @@ func newRemote(url string, credentials GitAuth, interrupt interrupt) (r *remote,
 	}
 	overHTTP := strings.HasPrefix(r.endpoint.Protocol, "http")
 	if overHTTP {
-		r.transport = http.NewClient(&nethttp.Client{CheckRedirect: sameHost})
+		web := &nethttp.Client{CheckRedirect: sameHost}
+		if credentials.CAs != nil {
+			own := nethttp.DefaultTransport.(*nethttp.Transport).Clone()
+			own.TLSClientConfig = &tls.Config{RootCAs: credentials.CAs, MinVersion: tls.VersionTLS12}
+			web.Transport = own
+		}
+		r.transport = http.NewClient(web)
 	}
 
 	// If no case below sets a credential, go-git uses the SSH agent, or the user and password
@@ -78,10 +86,20 @@ func newRemote(url string, credentials GitAuth, interrupt interrupt) (r *remote,
 	return r, err
 }
 
+// caFix is the fix for a server whose certificate is not trusted.
+const caFix = "set fleet.git.ca_file to a file with the CA certificate of the server"
+
+func isUntrusted(err error) bool {
+	_, untrusted := errors.AsType[x509.UnknownAuthorityError](err)
+	return untrusted
+}
+
 // remoteFix returns the fix for an error of the remote.
 func remoteFix(err error) string {
 	var network net.Error
 	switch {
+	case isUntrusted(err):
+		return caFix
 	case errors.Is(err, transport.ErrRepositoryNotFound):
 		return "correct fleet.git.remote, or create the repository"
 	case errors.Is(err, transport.ErrAuthenticationRequired), errors.Is(err, transport.ErrAuthorizationFailed):
