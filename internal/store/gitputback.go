@@ -163,6 +163,9 @@ func (r *repository) lost(ctx context.Context, gone bool) (*loss, error) {
 
 	var others []audit.Entry
 	for id, at := range theirs {
+		if mine[id].blob == at.blob {
+			continue // an acceptance that the kept commit already has is not one of this loss
+		}
 		entry, err := readable(id, r.entry(id, at))
 		if err != nil {
 			return nil, err
@@ -173,11 +176,11 @@ func (r *repository) lost(ctx context.Context, gone bool) (*loss, error) {
 	if err != nil {
 		return nil, err
 	}
-	if gone || !accepted && len(l.records) > 0 {
-		return l, nil
-	}
 	if err := r.moveNotes(mine, theirs); err != nil {
 		return nil, err
+	}
+	if gone || !accepted && len(l.records) > 0 {
+		return l, nil
 	}
 	return nil, r.setReference(r.kept, l.from)
 }

@@ -245,6 +245,39 @@ func TestPutBackNot(t *testing.T) {
 	})
 }
 
+// TestPutBackAfterARestore rewrites every commit of a branch, with fewer records, after a user
+// accepted a restore earlier: that acceptance is not one of this loss.
+func TestPutBackAfterARestore(t *testing.T) {
+	t.Parallel()
+	p := newGuarded(t, "")
+	run(t, p.remote, "update-ref", "refs/heads/main", "main~1")
+	user := p.other(t)
+	found, err := user.Audit(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	accept := changed(4)
+	accept.Kind, accept.Accepts = audit.KindAcceptRestore, audit.AcceptsOf(found.Open())
+	begin(t, user, desired(), accept)
+	end(t, user, accept)
+	p.restart(t)
+	for i := 5; i < 7; i++ {
+		begin(t, p, desired(), changed(i))
+		end(t, p, changed(i))
+	}
+	auditOf(t, p.Sealed, 6)
+
+	ann := person(t, p.remote)
+	run(t, ann, "reset", "--quiet", "--hard", "HEAD~1")
+	run(t, ann, "rebase", "--quiet", "--root", "--force-rebase")
+	run(t, ann, "push", "--quiet", "--force")
+	after := auditOf(t, p.Sealed, 6)
+	if after.Rewritten != nil || len(p.reports) != 1 || !slices.Equal(p.reports[0].Lost, []string{changed(6).ID}) {
+		t.Errorf("rewritten %v, reported %+v, want one push of %s", after.Rewritten, p.reports, changed(6).ID)
+	}
+	wantSound(t, p.remote)
+}
+
 // TestPutBackOfANewClone checks that a new clone has a copy as soon as it was audited, and
 // that without one, the loss holds all changes.
 func TestPutBackOfANewClone(t *testing.T) {
