@@ -32,7 +32,8 @@ const unlistedFor = time.Minute
 type ledger map[types.UID]v1alpha1.ScalePlanStatus
 
 // readLedger reads the ledger. If there is no ledger, it creates one with the existing
-// plans, which versions without a ledger created.
+// plans, but without their pull requests: other clients may have written these decisions,
+// and the reviewer reads them again from the forge.
 func (a *Approvals) readLedger(ctx context.Context, plans []v1alpha1.ScalePlan) (ledger, error) {
 	var object corev1.ConfigMap
 	err := a.config.Client.Get(ctx, client.ObjectKey{Namespace: a.config.Namespace, Name: LedgerName}, &object)
@@ -42,7 +43,9 @@ func (a *Approvals) readLedger(ctx context.Context, plans []v1alpha1.ScalePlan) 
 			Data:       map[string]string{},
 		}
 		for i := range plans {
-			content, err := json.Marshal(plans[i].Status)
+			status := plans[i].Status
+			status.PullRequest = nil
+			content, err := json.Marshal(status)
 			if err != nil {
 				return nil, fmt.Errorf("entering scaleplan %s into ConfigMap %s: %w", plans[i].Name, LedgerName, err)
 			}

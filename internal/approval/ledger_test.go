@@ -157,6 +157,36 @@ func TestLedgerOfOlderVersions(t *testing.T) {
 	}
 }
 
+// TestForgedStatusWithoutLedger deletes the ledger, as the deletion of the namespace does,
+// and checks that a decision by a pull request that another client wrote into a status
+// neither approves nor rejects the plan.
+func TestForgedStatusWithoutLedger(t *testing.T) {
+	b := newBench(t, guard.DefaultRules())
+	b.pool("slow", "manual", "")
+	vm := placed("slow", pve1, 4096, "a")
+	b.want(0, vm)
+	plan := b.plan(v1alpha1.ScalePlanPending)
+	for _, request := range []v1alpha1.ScalePlanPullRequest{
+		{Number: 7, Approved: plan.Spec.PlanHash, DecidedBy: "mallory"},
+		{Number: 7, Rejected: "closed", DecidedBy: "mallory"},
+	} {
+		book := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: approval.LedgerName}}
+		if err := b.client.Delete(t.Context(), book); err != nil {
+			t.Fatal(err)
+		}
+		b.forge(plan, v1alpha1.ScalePlanStatus{Phase: v1alpha1.ScalePlanPending, PullRequest: &request})
+		b.restart()
+		b.want(0, vm)
+		b.settle()
+		b.want(0, vm)
+		if now := b.plan(v1alpha1.ScalePlanPending); now.UID != plan.UID || now.Status.PullRequest != nil {
+			t.Errorf("with %+v, the status is %+v", request, now.Status)
+		}
+	}
+	b.approve(plan)
+	b.want(1, vm)
+}
+
 // TestOwnStatusIsNotRestored calls Advance after a status was written and before it was
 // entered into the ledger. It checks that Advance does not reset the status.
 func TestOwnStatusIsNotRestored(t *testing.T) {
