@@ -50,9 +50,11 @@ type Windows []window
 type window struct {
 	name       string
 	start, end time.Time
-	schedule   cron.Schedule
-	duration   time.Duration
-	directions []string
+	// schedule is in zone, and wall is the same schedule without regard to a zone, in UTC.
+	schedule, wall cron.Schedule
+	zone           *time.Location
+	duration       time.Duration
+	directions     []string
 }
 
 // Active is a window that is in effect.
@@ -130,7 +132,7 @@ func (w *window) parseRepeated(c *Config) (err error) {
 	if c.Duration < shortest || c.Duration > longest {
 		return fmt.Errorf("duration: %s: must be from %s to %s", c.Duration, shortest, longest)
 	}
-	if _, err := time.LoadLocation(c.TimeZone); err != nil || c.TimeZone == "Local" {
+	if w.zone, err = time.LoadLocation(c.TimeZone); err != nil || c.TimeZone == "Local" {
 		return fmt.Errorf("time_zone: %q: must be a name such as Europe/Berlin", c.TimeZone)
 	}
 	// cron.ParseStandard accepts a time zone in the schedule, and intervals that have no
@@ -141,10 +143,46 @@ func (w *window) parseRepeated(c *Config) (err error) {
 	if w.schedule, err = cron.ParseStandard("CRON_TZ=" + cmp.Or(c.TimeZone, "UTC") + " " + c.Schedule); err != nil {
 		return fmt.Errorf("schedule: %q: must be five fields such as \"0 18 * * 5\": %w", c.Schedule, err)
 	}
+	if w.wall, err = cron.ParseStandard("CRON_TZ=UTC " + c.Schedule); err != nil {
+		return fmt.Errorf("schedule: %q: %w", c.Schedule, err)
+	}
 	if w.schedule.Next(time.Now()).IsZero() {
 		return fmt.Errorf("schedule: %q: never happens: correct the day or the month", c.Schedule)
 	}
 	return nil
+}
+
+// longestGap is longer than the time by which clocks are moved when summer time begins.
+const longestGap = 3 * time.Hour
+
+// next returns the first start of a repeated window after a time, or zero. cron has no start
+// at a time that the clocks skip when summer time begins: the window then starts as long after
+// midnight as on other days.
+func (w *window) next(after time.Time) time.Time {
+	next := w.schedule.Next(after)
+	wall := inZone(after.In(w.zone), time.UTC).Add(-longestGap)
+	for {
+		if wall = w.wall.Next(wall); wall.IsZero() {
+			return next
+		}
+		start := inZone(wall, w.zone)
+		if !inZone(start, time.UTC).Equal(wall) { // the clocks never show it
+			_, offset := start.Add(-longestGap).Zone()
+			start = wall.Add(-time.Duration(offset) * time.Second)
+		}
+		if !start.After(after) {
+			continue
+		}
+		if next.IsZero() || start.Before(next) {
+			return start
+		}
+		return next
+	}
+}
+
+// inZone returns the time at which the clocks of a zone show what t shows.
+func inZone(t time.Time, zone *time.Location) time.Time {
+	return time.Date(t.Year(), t.Month(), t.Day(), t.Hour(), t.Minute(), t.Second(), t.Nanosecond(), zone)
 }
 
 // maxChained limits how many overlapping occurrences of a schedule one Active combines.
@@ -158,13 +196,13 @@ func (w *window) until(now time.Time) time.Time {
 		}
 		return w.end
 	}
-	start := w.schedule.Next(now.Add(-w.duration))
+	start := w.next(now.Add(-w.duration))
 	if start.IsZero() || start.After(now) {
 		return time.Time{}
 	}
 	end := start.Add(w.duration)
 	for range maxChained {
-		next := w.schedule.Next(start)
+		next := w.next(start)
 		if next.IsZero() || next.After(end) {
 			break
 		}

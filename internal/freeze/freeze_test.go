@@ -81,3 +81,43 @@ func TestParseRefuses(t *testing.T) {
 		t.Errorf("got error %v for a duplicate name", err)
 	}
 }
+
+// TestSkippedStart checks windows whose start does not exist on the day on which summer time
+// begins: they last as long as on other days, and begin when the clocks are moved, or as long
+// after that as the minutes of the start.
+func TestSkippedStart(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		config                    freeze.Config
+		before, start, end, after string
+	}{
+		{
+			freeze.Config{Schedule: "30 2 * * *", Duration: 4 * time.Hour, TimeZone: "Europe/Berlin"},
+			"2026-03-29T01:29:59Z", "2026-03-29T01:30:00Z", "2026-03-29T05:29:59Z", "2026-03-29T05:30:00Z",
+		},
+		{
+			freeze.Config{Schedule: "0 0 * * 0", Duration: 24 * time.Hour, TimeZone: "America/Santiago"},
+			"2026-09-06T03:59:59Z", "2026-09-06T04:00:00Z", "2026-09-07T03:59:59Z", "2026-09-07T04:00:00Z",
+		},
+		// On the day on which it ends, 02:30 happens twice.
+		{
+			freeze.Config{Schedule: "30 2 * * *", Duration: 4 * time.Hour, TimeZone: "Europe/Berlin"},
+			"2026-10-25T00:29:59Z", "2026-10-25T00:30:00Z", "2026-10-25T05:29:59Z", "2026-10-25T05:30:00Z",
+		},
+	} {
+		test.config.Name = "window"
+		windows, err := freeze.Parse("freeze", []freeze.Config{test.config})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for text, want := range map[string]bool{test.before: false, test.start: true, test.end: true, test.after: false} {
+			at, err := time.Parse(time.RFC3339, text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if active := windows.Active(at, freeze.Up); (active != nil) != want {
+				t.Errorf("%s %s at %s: %v, want active %t", test.config.Schedule, test.config.TimeZone, text, active, want)
+			}
+		}
+	}
+}
