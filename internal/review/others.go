@@ -49,8 +49,16 @@ func (p *pass) checkOthers(ctx context.Context) error {
 	var errs []error
 	checks := 0
 	current := map[string]bool{}
+	trusted := map[string]bool{}
 	for _, request := range others {
-		key := request.HeadSHA + " " + string(fleet)
+		// A status belongs to a commit: that of a whole plan must not be the one of a fork, whose
+		// files are only compared.
+		if !request.Fork {
+			trusted[request.HeadSHA] = true
+		} else if trusted[request.HeadSHA] {
+			continue
+		}
+		key := fmt.Sprint(request.HeadSHA, " ", fleet, " ", request.Fork)
 		if current[key] = true; p.checked[key] {
 			continue
 		}

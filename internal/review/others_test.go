@@ -1,0 +1,44 @@
+package review_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/internal/forge"
+)
+
+// TestForkOfTheSameHead opens pull requests with one head from a fork, whose files are not
+// trusted and so only compared, and from a branch: the status is that of the whole plan,
+// whichever of them was opened first.
+func TestForkOfTheSameHead(t *testing.T) { everywhere(t, testForkOfTheSameHead) }
+
+func testForkOfTheSameHead(t *testing.T, at kind) {
+	for name, forks := range map[string][]bool{"fork first": {true, false}, "branch first": {false, true}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t, at, oneOfTwo)
+			b.config.Check = func(_ context.Context, _, _ generator.Files, trusted bool) (bool, string, error) {
+				return !trusted, "the guard denies only whole plans", nil
+			}
+			b.restart()
+			b.run(b.clone, "switch", "--quiet", "--create", "mine")
+			b.write("README.md", "changed\n")
+			b.run(b.clone, "commit", "--quiet", "--all", "-m", "mine")
+			head := b.run(b.clone, "rev-parse", "HEAD")
+			b.run(b.clone, "push", "--quiet", "origin", "mine")
+			for _, fork := range forks {
+				number := b.forge.OpenBy("mallory", "mine", head, "a title", fork)
+				b.run(b.remote, "update-ref", b.config.Reference(number), head)
+				b.pass()
+			}
+			for range 2 {
+				if status, _ := b.forge.Status(head, "numaform/plan"); status.State != forge.Failure {
+					t.Errorf("status %+v", status)
+				}
+				b.restart()
+				b.pass()
+			}
+		})
+	}
+}
