@@ -63,6 +63,9 @@ type historyWatch struct {
 	// held is set while changes are held, and since is the time of the finding.
 	held  *store.RewrittenError
 	since time.Time
+	// continued is when the controller last went on by itself. The history has it, too, for
+	// the next start, but whoever can write the store can remove that record.
+	continued time.Time
 	// problem describes the last findings that were reported.
 	problem string
 	// pushed describes the copies that were pushed again and are not recorded yet, and recorded
@@ -199,7 +202,7 @@ func (h *historyWatch) decide(ctx context.Context, found *store.Audit) error {
 	open := found.Open()
 	pending := slices.DeleteFunc(slices.Clone(open), func(f audit.Finding) bool { return !f.Fault.Rewritten() || f.Accepted != "" })
 	h.mu.Lock()
-	was, since := h.held, h.since
+	was, since, continued := h.held, h.since, h.continued
 	if len(pending) == 0 {
 		since = time.Time{}
 	} else if since.IsZero() {
@@ -207,18 +210,21 @@ func (h *historyWatch) decide(ctx context.Context, found *store.Audit) error {
 	}
 	h.mu.Unlock()
 
+	if found.Continued.After(continued) {
+		continued = found.Continued
+	}
 	var held *store.RewrittenError
 	switch {
 	case len(pending) == 0:
 	case found.Rewritten.Older:
 		held = found.Rewritten
-	case h.clock.Since(since) >= heldFor || h.clock.Since(found.Continued) < heldAgain:
+	case h.clock.Since(since) >= heldFor || h.clock.Since(continued) < heldAgain:
 		why := fmt.Sprintf("the history was rewritten and not accepted within %s: numaform continues", heldFor)
 		id, err := h.accept(ctx, audit.KindContinue, why, pending)
 		if err != nil {
 			return fmt.Errorf("recording that numaform goes on: %w", err)
 		}
-		since = time.Time{}
+		since, continued = time.Time{}, h.clock.Now()
 		log.FromContext(ctx).Info("continued after the history was rewritten", logkey.Reason, pending[0].Text, logkey.Change, id)
 	default:
 		held = found.Rewritten
@@ -226,7 +232,7 @@ func (h *historyWatch) decide(ctx context.Context, found *store.Audit) error {
 	h.store.Hold(held)
 	h.hold(held != nil)
 	h.mu.Lock()
-	h.held, h.since = held, since
+	h.held, h.since, h.continued = held, since, continued
 	problem := audit.Fingerprint(open)
 	known := h.problem == problem
 	h.problem = problem

@@ -193,3 +193,59 @@ func TestHistoryWatch(t *testing.T) {
 		t.Errorf("events %q", reasons)
 	}
 }
+
+// TestHistoryWatchRemovedContinue removes the record that the controller went on by itself:
+// the controller does not stop again on the same day.
+func TestHistoryWatchRemovedContinue(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	fleet := filepath.Join(dir, "fleet")
+	s := store.NewSealed(store.NewDirectory(fleet), store.FileVault(filepath.Join(dir, "keys", "key")), "prod")
+	clk := clocktesting.NewFakeClock(time.Date(2026, 11, 28, 12, 0, 0, 0, time.UTC))
+	record := recorder(s, clk)
+	var reasons reasonsOf
+	continued := ""
+	watch := operator.NewHistoryWatch(s, clk, &reasons, func(ctx context.Context, kind audit.Kind, why string, findings []audit.Finding) (string, error) {
+		id, err := record(ctx, kind, why, findings)
+		if kind == audit.KindContinue {
+			continued = id
+		}
+		return id, err
+	})
+	check := func(held bool) {
+		t.Helper()
+		if _, err := watch.Check(t.Context()); err != nil || watch.Held != held {
+			t.Fatalf("held %t, %v: want %t", watch.Held, err, held)
+		}
+	}
+	remove := func(id string) {
+		t.Helper()
+		for _, suffix := range []string{".json", ".outcome.json"} {
+			if err := os.Remove(filepath.Join(fleet, "history", id+suffix)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	first, err := record(t.Context(), audit.KindScaleUp, "", nil)
+	if err == nil {
+		_, err = record(t.Context(), audit.KindScaleUp, "", nil)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	check(false)
+	remove(first)
+	check(true)
+	clk.Step(16 * time.Minute)
+	for range 3 {
+		check(false)
+		if _, err := record(t.Context(), audit.KindScaleUp, "", nil); err != nil {
+			t.Fatal(err)
+		}
+		check(false)
+		remove(continued)
+		clk.Step(time.Hour)
+	}
+	clk.Step(24 * time.Hour)
+	check(true)
+}
