@@ -33,7 +33,7 @@ func TestHeap(t *testing.T) {
 		got = nil
 	}
 
-	expect("at the start", "collect 300")
+	expect("at the start", "collect 100")
 	clk.Step(19 * time.Second)
 	h.Rest()
 	expect("shortly after it worked")
@@ -49,18 +49,18 @@ func TestHeap(t *testing.T) {
 	expect("still idle")
 	h.Work()
 	h.Work()
-	expect("working", "collect 300")
+	expect("working", "collect 100")
 
-	live = 128 << 20
+	live = 320 << 20
 	h.Rest()
 	h.Rest()
-	expect("working with a larger heap", "collect 200")
+	expect("working with a larger heap", "collect 80")
 	live = 2 << 30
 	h.Rest()
 	expect("working with a huge heap", "collect 50")
 	live = 64 << 20
 	h.Rest()
-	expect("working with a small heap", "collect 300")
+	expect("working with a small heap", "collect 100")
 	clk.Step(time.Hour)
 	h.Rest()
 	expect("idle again", "collect 50", "release")
