@@ -163,7 +163,7 @@ func TestCreateSaysWhyNothingFits(t *testing.T) {
 			w.fleet.states = []scaler.VMState{state(vm(pve1, 2000), scaler.PhaseReserved), state(vm(pve2, 2001), scaler.PhaseRemoving)}
 		}, claim("x", large), "no host has room: c1.8VCPU-16GB"},
 		{"closed", func(w *world) {
-			w.config.Unavailable.Mark(scheduling.OfferingSelector{Host: pve1}, epoch.Add(time.Minute), "clone failed")
+			w.config.Unavailable.Mark(scheduling.OfferingSelector{Host: pve1}, epoch.Add(time.Minute))
 			w.evacuated = []topology.HostID{pve2}
 		}, claim("x"), "no host has room"},
 		{"no pool", func(*world) {}, func() *karpv1.NodeClaim {
@@ -213,7 +213,7 @@ func TestCreateGoesWhereThereIsRoom(t *testing.T) {
 	if _, err := w.Create(t.Context(), claim("a", in(corev1.LabelInstanceTypeStable, "c1.8VCPU-16GB"))); err != nil {
 		t.Fatal(err)
 	}
-	w.config.Unavailable.Mark(scheduling.OfferingSelector{NodePool: "workers", InstanceType: "c1.1VCPU-2GB"}, epoch.Add(time.Minute), "a test")
+	w.config.Unavailable.Mark(scheduling.OfferingSelector{NodePool: "workers", InstanceType: "c1.1VCPU-2GB"}, epoch.Add(time.Minute))
 	if _, err := w.Create(t.Context(), claim("b", in(corev1.LabelInstanceTypeStable, "c1.1VCPU-2GB", "c1.2VCPU-4GB"))); err != nil {
 		t.Fatal(err)
 	}

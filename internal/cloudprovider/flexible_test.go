@@ -101,7 +101,7 @@ func TestFlexibleNodeIsItself(t *testing.T) {
 func TestFlexibleClosesAllSizes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, flexibleClass, pool)
-	w.config.Unavailable.Mark(numaform.OfferingSelector{NodePool: "workers", InstanceType: "flex.3VCPU-6GB", Host: pve1}, epoch.Add(time.Minute), "it failed")
+	w.config.Unavailable.Mark(numaform.OfferingSelector{NodePool: "workers", InstanceType: "flex.3VCPU-6GB", Host: pve1}, epoch.Add(time.Minute))
 	for _, it := range typesOf(t, w) {
 		for _, o := range it.Offerings.Available() {
 			if o.Requirements.Get(corev1.LabelTopologyZone).Has("pve-1") {

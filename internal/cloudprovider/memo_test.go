@@ -53,7 +53,7 @@ func TestInstanceTypesAreComputedOnce(t *testing.T) {
 			w.fleet.states = append(w.fleet.states, scaler.VMState{VM: vm(pve1, 2000), Phase: scaler.PhaseReserved, Since: epoch})
 		}},
 		{"an offering became unavailable", func() {
-			w.config.Unavailable.Mark(scheduling.OfferingSelector{Host: pve1}, epoch.Add(time.Hour), "a test")
+			w.config.Unavailable.Mark(scheduling.OfferingSelector{Host: pve1}, epoch.Add(time.Hour))
 		}},
 		{"a host is evacuated", func() { w.evacuated = []topology.HostID{pve2} }},
 		{"the class changed", func() {
@@ -95,7 +95,7 @@ func TestInstanceTypesAreComputedOnce(t *testing.T) {
 	if _, err := remembering.GetInstanceTypes(t.Context(), np); err != nil || cluster.times != len(changes)+1 {
 		t.Errorf("an offering became available again: computed %d times, want %d (%v)", cluster.times, len(changes)+1, err)
 	}
-	w.config.Unavailable.Mark(scheduling.OfferingSelector{Host: pve1}, w.clock.Now().Add(time.Hour), "a test")
+	w.config.Unavailable.Mark(scheduling.OfferingSelector{Host: pve1}, w.clock.Now().Add(time.Hour))
 	if _, err := remembering.GetInstanceTypes(t.Context(), np); err != nil || cluster.times != len(changes)+1 {
 		t.Errorf("the same offering is unavailable again: computed %d times, want %d (%v)", cluster.times, len(changes)+1, err)
 	}

@@ -18,19 +18,18 @@ func TestUnavailableOfferings(t *testing.T) {
 	unavailable := cloudprovider.NewUnavailableOfferings(clock)
 	host := scheduling.OfferingSelector{Host: pve1}
 	one := scheduling.OfferingSelector{NodePool: "workers", InstanceType: "c1.4VCPU-8GB", Host: pve2}
-	unavailable.Mark(one, epoch.Add(time.Minute), "clone failed")
-	unavailable.Mark(host, epoch.Add(2*time.Minute), "is down")
-	unavailable.Mark(host, epoch.Add(time.Minute), "earlier") // the earlier call lasts longer
+	unavailable.Mark(one, epoch.Add(time.Minute))
+	unavailable.Mark(host, epoch.Add(2*time.Minute))
+	unavailable.Mark(host, epoch.Add(time.Minute)) // the earlier call lasts longer
 
-	want := []cloudprovider.UnavailableOffering{{OfferingSelector: host, Until: epoch.Add(2 * time.Minute), Why: "is down"}, {OfferingSelector: one, Until: epoch.Add(time.Minute), Why: "clone failed"}}
-	if diff := cmp.Diff(want, unavailable.Entries()); diff != "" {
-		t.Errorf("entries differ:\n%s", diff)
+	if diff := cmp.Diff([]scheduling.OfferingSelector{host, one}, unavailable.List()); diff != "" {
+		t.Errorf("unavailable differs:\n%s", diff)
 	}
 	clock.Step(time.Minute)
 	if diff := cmp.Diff([]scheduling.OfferingSelector{host}, unavailable.List()); diff != "" {
 		t.Errorf("after a minute, unavailable differs:\n%s", diff)
 	}
-	unavailable.Mark(host, epoch.Add(3*time.Minute), "is down still")
+	unavailable.Mark(host, epoch.Add(3*time.Minute))
 	clock.Step(time.Minute)
 	if len(unavailable.List()) != 1 {
 		t.Error("marking it again did not last")
@@ -47,7 +46,7 @@ func TestUnavailableOfferingsConcurrently(t *testing.T) {
 	var group sync.WaitGroup
 	for i := range 8 {
 		group.Go(func() {
-			unavailable.Mark(scheduling.OfferingSelector{NodePool: string(rune('a' + i))}, epoch.Add(time.Minute), "a test")
+			unavailable.Mark(scheduling.OfferingSelector{NodePool: string(rune('a' + i))}, epoch.Add(time.Minute))
 			unavailable.List()
 		})
 	}

@@ -38,7 +38,7 @@ type failing struct {
 // close makes offerings of a class unavailable after a failure now, and returns until when.
 // A failure while offerings of the class are unavailable is assumed to have the same cause,
 // so it does not double the duration.
-func (b *backoff) close(class string, offerings []scheduling.OfferingSelector, now time.Time, why string) time.Time {
+func (b *backoff) close(class string, offerings []scheduling.OfferingSelector, now time.Time) time.Time {
 	b.mu.Lock()
 	f := b.classes[class]
 	until := now.Add(f.duration)
@@ -55,7 +55,7 @@ func (b *backoff) close(class string, offerings []scheduling.OfferingSelector, n
 	b.mu.Unlock()
 
 	for _, offering := range offerings {
-		b.unavailable.Mark(offering, until, why)
+		b.unavailable.Mark(offering, until)
 	}
 	return until
 }

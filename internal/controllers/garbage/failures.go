@@ -138,7 +138,7 @@ func (f *failures) report(ctx context.Context, v *view, state scaler.VMState) {
 	offerings := v.affectedOfferings(vm, state.Err)
 	message := fmt.Sprintf("creating VM %s on %s failed: %s", vm.Name, vm.Host, brief(state.Err))
 	if len(offerings) > 0 {
-		until := f.backoff.close(vm.NodeClass, offerings, v.now, brief(state.Err))
+		until := f.backoff.close(vm.NodeClass, offerings, v.now)
 		message += fmt.Sprintf("; numaform does not create such a VM there before %s", until.UTC().Format(time.RFC3339))
 	}
 	f.config.publish(v, vm.Pool, v.byKey[vm.Key], ReasonFailed, message)

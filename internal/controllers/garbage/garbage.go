@@ -54,7 +54,7 @@ type Writer interface {
 
 // UnavailableOfferings makes offerings unavailable for a while.
 type UnavailableOfferings interface {
-	Mark(offering scheduling.OfferingSelector, until time.Time, why string)
+	Mark(offering scheduling.OfferingSelector, until time.Time)
 }
 
 // Config configures a Collector.

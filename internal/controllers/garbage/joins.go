@@ -105,10 +105,9 @@ func (j *joins) run(ctx context.Context, v *view) error {
 // while the VM exists, and makes the class unavailable until the passes after the timeout, so
 // that the pods do not get another claim of the class in between.
 func (j *joins) expect(ctx context.Context, v *view, claim *karpv1.NodeClaim) {
-	why := j.diagnose(ctx, v, claim)
-	j.causes[claim.UID] = why
+	j.causes[claim.UID] = j.diagnose(ctx, v, claim)
 	for _, pool := range v.poolsOf(claim.Spec.NodeClassRef.Name) {
-		j.config.Unavailable.Mark(scheduling.OfferingSelector{NodePool: pool}, v.now.Add(4*period), "a node is about to fail to join: "+why)
+		j.config.Unavailable.Mark(scheduling.OfferingSelector{NodePool: pool}, v.now.Add(4*period))
 	}
 }
 
@@ -216,7 +215,7 @@ func (j *joins) fail(ctx context.Context, v *view, claim *karpv1.NodeClaim, what
 	for _, pool := range v.poolsOf(class) {
 		offerings = append(offerings, scheduling.OfferingSelector{NodePool: pool})
 	}
-	until := j.backoff.close(class, offerings, v.now, "a node did not join: "+why)
+	until := j.backoff.close(class, offerings, v.now)
 	j.config.publish(v, claim.Labels[karpv1.NodePoolLabelKey], claim, ReasonNeverJoined, fmt.Sprintf(
 		"NodeClaim %s: %s: %s; no other node of class %s is created before %s",
 		claim.Name, what, why, class, until.UTC().Format(time.RFC3339),

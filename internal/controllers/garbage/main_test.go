@@ -76,10 +76,7 @@ type unavailableOffering struct {
 // unavailable records unavailable offerings.
 type unavailable struct{ closed []unavailableOffering }
 
-func (c *unavailable) Mark(offering scheduling.OfferingSelector, until time.Time, why string) {
-	if why == "" {
-		panic("closed for no reason")
-	}
+func (c *unavailable) Mark(offering scheduling.OfferingSelector, until time.Time) {
 	c.closed = append(c.closed, unavailableOffering{offering, until})
 }
 
