@@ -155,7 +155,7 @@ func (s *stream) Write(line []byte) (int, error) {
 		Kind:    EventKind(m.Type),
 		Address: m.Hook.Resource.Address,
 		Action:  m.Hook.Action,
-		Message: s.workspace.hidden.hide(m.Message),
+		Message: s.workspace.hidden.Replace(m.Message),
 	}
 	switch event.Kind {
 	case EventStart, EventProgress:

@@ -181,12 +181,9 @@ var secretName = regexp.MustCompile(`(?i)TOKEN|PASSWORD|PASSWD|SECRET|TICKET|PRI
 // redacted replaces a secret.
 const redacted = "[redacted]"
 
-// redactor removes secrets from the engine's output.
-type redactor struct{ replacer *strings.Replacer }
-
-// redactorOf returns a redactor for the secret variables of all backends, of registries, of
+// redactorOf returns a replacer of the secret variables of all backends, of registries, of
 // encryption and of Config.Env.
-func redactorOf(own []string, c *Config) redactor {
+func redactorOf(own []string, c *Config) *strings.Replacer {
 	secrets := map[string]string{}
 	for name, value := range variablesOf(own) {
 		if backendOfVariable(name) != "" || name == encryptionVariable || strings.HasPrefix(name, registryVariables) {
@@ -197,10 +194,10 @@ func redactorOf(own []string, c *Config) redactor {
 	return newRedactor(secrets)
 }
 
-// newRedactor returns a redactor for values, of at least 6 characters, of variables with
+// newRedactor returns a replacer of values, of at least 6 characters, of variables with
 // secret names. If a value has the form "name=secret", it also hides the part after the
 // equals sign; if the value is a connection string, it also hides the password.
-func newRedactor(env map[string]string) redactor {
+func newRedactor(env map[string]string) *strings.Replacer {
 	var secrets []string
 	for name, value := range env {
 		if !secretName.MatchString(name) {
@@ -222,23 +219,21 @@ func newRedactor(env map[string]string) redactor {
 	for _, s := range secrets {
 		pairs = append(pairs, s, redacted)
 	}
-	return redactor{strings.NewReplacer(pairs...)}
+	return strings.NewReplacer(pairs...)
 }
 
 // passwordIn matches the password of a connection string.
 var passwordIn = regexp.MustCompile(`://[^/@\s]*?:([^@\s]+)@|password\s*=\s*'?((?:[^'\\\s]|\\.)+)`)
 
-func (r redactor) hide(s string) string { return r.replacer.Replace(s) }
-
 // redactingWriter removes secrets from the engine's output, which arrives in whole lines.
 type redactingWriter struct {
-	redactor
-	to io.Writer
+	hidden *strings.Replacer
+	to     io.Writer
 }
 
 // Write implements io.Writer.
 func (w redactingWriter) Write(p []byte) (int, error) {
-	if _, err := io.WriteString(w.to, w.hide(string(p))); err != nil {
+	if _, err := io.WriteString(w.to, w.hidden.Replace(string(p))); err != nil {
 		return 0, err
 	}
 	return len(p), nil

@@ -180,7 +180,7 @@ func (w *Workspace) failure(ctx context.Context, operation string, err error, sa
 		}
 	}
 	said = slices.DeleteFunc(said, func(s string) bool { return s == "" })
-	text := w.hidden.hide(strings.TrimSpace(strings.Join(said, "\n")))
+	text := w.hidden.Replace(strings.TrimSpace(strings.Join(said, "\n")))
 	if locked := parseLock(text); locked != nil && ctx.Err() == nil {
 		w.complete(locked)
 		return locked
@@ -200,9 +200,9 @@ func (w *Workspace) failure(ctx context.Context, operation string, err error, sa
 	case text == "" && exit != nil:
 		failure.Text = exit.Error()
 	case text == "":
-		failure.Text = w.hidden.hide(err.Error())
+		failure.Text = w.hidden.Replace(err.Error())
 	case operation == downloading && noProvider.MatchString(text):
-		failure.Text = providerCause(brief(text)) + ": " + w.providerHint()
+		failure.Text = aroundCause.ReplaceAllString(brief(text), "") + ": " + w.providerHint()
 	case strings.Contains(text, "Unsupported state file format"):
 		failure.Text = brief(text) + ": " + restoreState
 	default:
@@ -268,9 +268,6 @@ var noProvider = regexp.MustCompile(`(resolve|query available|retrieve the list 
 // aroundCause matches what the engine writes before and after the cause in an error that
 // noProvider matches.
 var aroundCause = regexp.MustCompile(`^Failed to (query available|resolve) provider packages .*?: |(\. All versions|\. To see which modules| To see which modules).*$`)
-
-// providerCause returns the cause in the engine's error about a provider.
-func providerCause(text string) string { return aroundCause.ReplaceAllString(text, "") }
 
 // providerHint describes how to get a provider that the engine cannot download.
 func (w *Workspace) providerHint() string {

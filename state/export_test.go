@@ -81,10 +81,10 @@ func (w *Workspace) Cluster() string { return clusterVariable + "=" + w.env.engi
 func (w *Workspace) Mark() string { return runVariable + "=" + markOf(w.config.Dir) }
 
 // Hide removes env's secrets from s.
-func Hide(env map[string]string, s string) string { return newRedactor(env).hide(s) }
+func Hide(env map[string]string, s string) string { return newRedactor(env).Replace(s) }
 
 // HideAll removes from s the secrets in an environment and a configuration.
-func HideAll(own []string, c *Config, s string) string { return redactorOf(own, c).hide(s) }
+func HideAll(own []string, c *Config, s string) string { return redactorOf(own, c).Replace(s) }
 
 // Held reports whether the record of a run on a host between two times proves, on the host
 // here, that the holder of a lock is gone.

@@ -184,7 +184,7 @@ func (w *Workspace) fenced(ctx context.Context, command func(context.Context) er
 	broken, closeErr := f.close()
 	var failed *CommandError
 	if errors.As(err, &failed) && broken != nil && ctx.Err() == nil {
-		failed.Backend, failed.Text = "pg", brief(failed.Text)+": "+w.hidden.hide(broken.Error())
+		failed.Backend, failed.Text = "pg", brief(failed.Text)+": "+w.hidden.Replace(broken.Error())
 	}
 	return errors.Join(err, closeErr, w.client.SetEnv(w.env.engine))
 }

@@ -110,7 +110,7 @@ func (w *Workspace) Plan(ctx context.Context, options PlanOptions) (plan *Plan, 
 	if plan, err = w.read(ctx, file); err != nil {
 		return nil, err
 	}
-	plan.Text, plan.Changes = w.hidden.hide(planText(text)), changes
+	plan.Text, plan.Changes = w.hidden.Replace(planText(text)), changes
 	if w.provider != nil {
 		plan.Provider = w.provider.provider
 	}

@@ -144,7 +144,7 @@ func (w *Workspace) start(ctx context.Context, binary string) (*process, error) 
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		return nil, errors.New(w.hidden.hide(err.Error() + p.stderr.panic()))
+		return nil, errors.New(w.hidden.Replace(err.Error() + p.stderr.panic()))
 	}
 	p.address.Pid = cmd.Process.Pid
 	return p, nil

@@ -100,7 +100,7 @@ type Kubeconfig struct {
 // use.
 type Workspace struct {
 	config Config
-	hidden redactor
+	hidden *strings.Replacer // of secrets in the engine's output
 
 	// mu serializes operations; it guards everything below.
 	mu     sync.Mutex
