@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/go-logr/logr"
@@ -21,6 +22,9 @@ import (
 var binary string
 
 func TestMain(m *testing.M) {
+	if name := filepath.Base(os.Args[0]); slices.Contains(hostPrograms, name) {
+		os.Exit(hostProgram(name, os.Getenv("HOST_SHELL"), os.Args[1:]))
+	}
 	log.SetLogger(logr.Discard())
 	if err := testenv.RunAtOnce("3"); err != nil {
 		fmt.Fprintln(os.Stderr, err)
