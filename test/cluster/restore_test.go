@@ -21,7 +21,7 @@ import (
 
 // numaform runs a command as an administrator, on a machine of its own.
 func (s *scene) numaform(args ...string) (string, error) {
-	command := exec.Command(binary, append(args, "--config", "numaform.yaml", "--kubeconfig", s.plane.Kubeconfig, "--namespace", namespace)...)
+	command := exec.Command(binary, append(args, "--config", "numaform.yaml", "--kubeconfig", s.plane.Kubeconfig)...)
 	command.Dir = s.dir
 	command.Env = append(testenv.CleanEnv(), "NUMAFORM_STATE_DIR="+filepath.Join(s.dir, "cli-state"))
 	out, err := command.CombinedOutput()
@@ -64,16 +64,16 @@ func TestNamespaceDeleted(t *testing.T) {
 	s.running("b", 1, 3*time.Minute)
 	s.settled(2)
 	file := filepath.Join(s.dir, "backup.tar.gz")
-	if out, err := s.numaform("backup", "--plain", "-o", file); err != nil || !strings.Contains(out, "and the key of the history") {
+	if out, err := s.numaform("backup", "--plain", "-o", file, "--namespace", namespace); err != nil || !strings.Contains(out, "and the key of the history") {
 		t.Fatalf("backup while the controller runs: %v\n%s", err, out)
 	}
-	if out, err := s.numaform("restore", file, "--write"); err == nil || !strings.Contains(out, "scale its Deployment to 0") {
+	if out, err := s.numaform("restore", file, "--write", "--namespace", namespace); err == nil || !strings.Contains(out, "scale its Deployment to 0") {
 		t.Fatalf("restore while the controller runs: %v\n%s", err, out)
 	}
 	guests := s.raw()
 	s.stop(syscall.SIGTERM)
 	s.loseNamespace()
-	out, err := s.numaform("restore", file, "--write")
+	out, err := s.numaform("restore", file, "--write", "--namespace", namespace)
 	if err != nil || strings.Count(out, "exists: its file is restored") != 2 {
 		t.Fatalf("restore: %v\n%s", err, out)
 	}
@@ -97,7 +97,7 @@ func TestNamespaceDeleted(t *testing.T) {
 	newer := s.raw()
 	s.stop(syscall.SIGTERM)
 	s.loseNamespace()
-	out, err = s.numaform("restore", file, "--write")
+	out, err = s.numaform("restore", file, "--write", "--namespace", namespace)
 	if err != nil || strings.Count(out, "newer than the backup") != 1 {
 		t.Fatalf("restore of an older backup: %v\n%s", err, out)
 	}
