@@ -135,6 +135,8 @@ type record struct {
 	logged *Logged
 	time   time.Time
 	change *Change
+	// verified is what Key.Verify found.
+	verified bool
 	// by is the key that signed the seal, or nil, and after the tree that ends with the record.
 	by    *translog.Key
 	after translog.Tree
@@ -142,6 +144,15 @@ type record struct {
 	covered bool
 	// invalid are the errors of the signatures of the change's approvals.
 	invalid []error
+}
+
+// records returns the records of an entry.
+func (e *Entry) records() []*record {
+	list := []*record{{leaf: e.Change.leaf(), logged: &e.Change.Logged, time: e.Change.Time, change: &e.Change, verified: e.Verified}}
+	if e.Outcome != nil {
+		list = append(list, &record{leaf: e.Outcome.leaf(), logged: &e.Outcome.Logged, time: e.Outcome.Time, verified: e.OutcomeVerified})
+	}
+	return list
 }
 
 // Verify checks a complete history. It names each record that was edited, removed, moved or
@@ -230,10 +241,7 @@ func collect(entries []Entry, evidence Evidence) *verifier {
 				continue
 			}
 		}
-		v.records = append(v.records, &record{leaf: e.Change.leaf(), logged: &e.Change.Logged, time: e.Change.Time, change: &e.Change})
-		if e.Outcome != nil {
-			v.records = append(v.records, &record{leaf: e.Outcome.leaf(), logged: &e.Outcome.Logged, time: e.Outcome.Time})
-		}
+		v.records = append(v.records, e.records()...)
 	}
 	checkSignatures(v.records, v.keys)
 
@@ -248,9 +256,7 @@ func collect(entries []Entry, evidence Evidence) *verifier {
 		default:
 			id := logID{slices.Index(v.keys, r.by), seal.Log}
 			v.logs[id] = append(v.logs[id], r)
-			if v.roots[id] == nil {
-				v.roots[id] = map[int64][]tlog.Hash{}
-			}
+			v.rootsOf(id)
 		}
 	}
 	for _, list := range v.logs {
@@ -274,16 +280,20 @@ func collect(entries []Entry, evidence Evidence) *verifier {
 	return v
 }
 
+// rootsOf returns the roots of a log's checkpoints, to which more can be added.
+func (v *verifier) rootsOf(id logID) map[int64][]tlog.Hash {
+	if v.roots[id] == nil {
+		v.roots[id] = map[int64][]tlog.Hash{}
+	}
+	return v.roots[id]
+}
+
 // checkpoint adds a checkpoint, or returns false if no key signed it.
 func (v *verifier) checkpoint(signed []byte) bool {
 	for i, key := range v.keys {
 		if c, err := key.Open(signed); err == nil {
-			id := logID{i, c.Log}
-			if v.roots[id] == nil {
-				v.roots[id] = map[int64][]tlog.Hash{}
-			}
-			if !slices.Contains(v.roots[id][c.Size], c.Root) {
-				v.roots[id][c.Size] = append(v.roots[id][c.Size], c.Root)
+			if roots := v.rootsOf(logID{i, c.Log}); !slices.Contains(roots[c.Size], c.Root) {
+				roots[c.Size] = append(roots[c.Size], c.Root)
 			}
 			return true
 		}
@@ -542,12 +552,10 @@ func Imported(entries []Entry, limit int) (tree translog.Tree, hashes []byte) {
 func UnsealedOf(entries []Entry) []translog.Leaf {
 	var leaves []translog.Leaf
 	for i := range entries {
-		e := &entries[i]
-		if e.Verified && e.Change.Seal == nil {
-			leaves = append(leaves, e.Change.leaf())
-		}
-		if e.OutcomeVerified && e.Outcome.Seal == nil {
-			leaves = append(leaves, e.Outcome.leaf())
+		for _, r := range entries[i].records() {
+			if r.verified && r.logged.Seal == nil {
+				leaves = append(leaves, r.leaf)
+			}
 		}
 	}
 	return leaves
@@ -558,12 +566,10 @@ func UnsealedOf(entries []Entry) []translog.Leaf {
 func LastSealed(entries []Entry, key *translog.Key) map[string]translog.Sealed {
 	var sealed []translog.Sealed
 	for i := range entries {
-		e := &entries[i]
-		if e.Change.Seal != nil {
-			sealed = append(sealed, translog.Sealed{Leaf: e.Change.leaf(), Seal: e.Change.Seal})
-		}
-		if e.Outcome != nil && e.Outcome.Seal != nil {
-			sealed = append(sealed, translog.Sealed{Leaf: e.Outcome.leaf(), Seal: e.Outcome.Seal})
+		for _, r := range entries[i].records() {
+			if r.logged.Seal != nil {
+				sealed = append(sealed, translog.Sealed{Leaf: r.leaf, Seal: r.logged.Seal})
+			}
 		}
 	}
 	slices.SortStableFunc(sealed, func(a, b translog.Sealed) int { return cmp.Compare(a.Seal.Before.Size, b.Seal.Before.Size) })
@@ -582,9 +588,9 @@ func Ends(entries []Entry, key *translog.Key) []string {
 	last := LastSealed(entries, key)
 	known := map[string]bool{}
 	for i := range entries {
-		for _, logged := range entries[i].logged() {
-			if logged.Start != nil {
-				for _, checkpoint := range logged.Start.Continues {
+		for _, r := range entries[i].records() {
+			if r.logged.Start != nil {
+				for _, checkpoint := range r.logged.Start.Continues {
 					known[checkpoint] = true
 				}
 			}
@@ -597,14 +603,6 @@ func Ends(entries []Entry, key *translog.Key) []string {
 		}
 	}
 	return ends
-}
-
-// logged returns the places of an entry's records.
-func (e *Entry) logged() []*Logged {
-	if e.Outcome == nil {
-		return []*Logged{&e.Change.Logged}
-	}
-	return []*Logged{&e.Change.Logged, &e.Outcome.Logged}
 }
 
 // Open returns the findings that no user accepted. A finding after which the controller went

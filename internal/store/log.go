@@ -246,8 +246,8 @@ func (s *Sealed) loadHead(ctx context.Context, keys *keyring) error {
 		l.known = true
 		return nil
 	}
-	if l.head, err = parseHead(content); err != nil {
-		return fmt.Errorf("the head beside the key in %s: %w", s.vault, err)
+	if l.head, err = s.parseHead(content); err != nil {
+		return err
 	}
 	// The last record is usually young. If it does not match the head, read all.
 	for _, since := range []time.Time{l.head.Time.Add(-skew), {}} {
@@ -316,16 +316,20 @@ func (l *historyLog) unsealedAfter(list []audit.Entry) []translog.Leaf {
 	return slices.DeleteFunc(audit.UnsealedOf(young), func(leaf translog.Leaf) bool { return slices.Contains(l.head.Pending, leaf) })
 }
 
-func parseHead(content []byte) (head, error) {
+// parseHead parses a head of the vault.
+func (s *Sealed) parseHead(content []byte) (head, error) {
 	var h head
 	err := json.Unmarshal(content, &h)
 	switch {
 	case err != nil:
-		return h, fmt.Errorf("%w: remove it, and another log begins", err)
+		err = fmt.Errorf("%w: remove it, and another log begins", err)
 	case h.Format > 1:
-		return h, fmt.Errorf("a newer numaform wrote it (format %d, but this version supports only 1): use that version", h.Format)
+		err = fmt.Errorf("a newer numaform wrote it (format %d, but this version supports only 1): use that version", h.Format)
 	case h.Format < 1 || h.ID == "" || !h.Base.Valid():
-		return h, errors.New("it is not the head of a log: remove it, and another log begins")
+		err = errors.New("it is not the head of a log: remove it, and another log begins")
+	}
+	if err != nil {
+		return h, fmt.Errorf("the head beside the key in %s: %w", s.vault, err)
 	}
 	return h, nil
 }
@@ -356,7 +360,11 @@ func (s *Sealed) Audit(ctx context.Context, checkpoints ...[]byte) (*Audit, erro
 func (s *Sealed) Verify(ctx context.Context, evidence audit.Evidence) (*Audit, error) {
 	keys, err := s.load(ctx)
 	if errors.Is(err, errKeyHidden) && len(evidence.Keys) > 0 {
-		return s.verifyWithoutKey(ctx, evidence)
+		list, err := s.Store.History(ctx, time.Time{})
+		if err != nil {
+			return nil, err
+		}
+		return &Audit{Report: audit.Verify(list, evidence), Key: evidence.Keys[0]}, nil
 	}
 	if err != nil || keys == nil {
 		return nil, err
@@ -375,12 +383,15 @@ func (s *Sealed) Verify(ctx context.Context, evidence audit.Evidence) (*Audit, e
 		return nil, err
 	}
 	found := &Audit{Key: signer.Key()}
-	mine, err := s.ownLog(content, signer)
-	if err != nil {
-		return nil, err
-	}
-	if mine != nil && !mine.head.empty() {
-		evidence.Checkpoints = append(slices.Clone(evidence.Checkpoints), signer.Checkpoint(mine.head.Base, mine.head.ID))
+	var mine *historyLog // nil if the vault has no head
+	if content != nil {
+		mine = &historyLog{signer: signer}
+		if mine.head, err = s.parseHead(content); err != nil {
+			return nil, err
+		}
+		if !mine.head.empty() {
+			evidence.Checkpoints = append(slices.Clone(evidence.Checkpoints), signer.Checkpoint(mine.head.Base, mine.head.ID))
+		}
 	}
 	evidence.Keys = append([]*translog.Key{signer.Key()}, evidence.Keys...)
 	found.Report = audit.Verify(list, evidence)
@@ -389,64 +400,32 @@ func (s *Sealed) Verify(ctx context.Context, evidence audit.Evidence) (*Audit, e
 			found.Checkpoint, found.Log = []byte(found.Logs[i].Checkpoint), found.Logs[i].ID
 		}
 	}
-	found.Continued = continued(list)
+	for i := range list {
+		if list[i].Verified && list[i].Change.Kind == audit.KindContinue {
+			found.Continued = list[i].Change.Time
+		}
+	}
+
+	var broken *RewrittenError
+	if mine != nil {
+		broken = mine.compare(list)
+	}
 	if rewritten := slices.DeleteFunc(found.Open(), func(f audit.Finding) bool { return !f.Fault.Rewritten() }); len(rewritten) > 0 {
-		found.Rewritten = &RewrittenError{Findings: rewritten, Older: mine.older(list, rewritten)}
+		// If the vault was restored as well, only a checkpoint in another place shows that the
+		// newest change is missing.
+		found.Rewritten = &RewrittenError{Findings: rewritten, Older: mine == nil || broken != nil && broken.Older ||
+			broken == nil && slices.ContainsFunc(rewritten, func(f audit.Finding) bool {
+				return f.Fault == audit.FaultCut && f.Log == signer.Key().Origin(mine.head.ID)
+			})}
 		return found, nil
 	}
 	if err := s.keep(list); err != nil {
 		return nil, err
 	}
-	if mine != nil && mine.compare(list) == nil && len(mine.head.Pending) == 0 {
+	if mine != nil && broken == nil && len(mine.head.Pending) == 0 {
 		return found, s.confirm(ctx, content, mine.head)
 	}
 	return found, nil
-}
-
-// continued returns when the controller last went on by itself.
-func continued(list []audit.Entry) (last time.Time) {
-	for i := range list {
-		if list[i].Verified && list[i].Change.Kind == audit.KindContinue {
-			last = list[i].Change.Time
-		}
-	}
-	return last
-}
-
-// ownLog returns the log with a head of the vault, or nil if the vault has none.
-func (s *Sealed) ownLog(content []byte, signer *translog.Signer) (*historyLog, error) {
-	if content == nil {
-		return nil, nil //nolint:nilnil // there is no log yet
-	}
-	parsed, err := parseHead(content)
-	if err != nil {
-		return nil, fmt.Errorf("the head beside the key in %s: %w", s.vault, err)
-	}
-	return &historyLog{signer: signer, head: parsed}, nil
-}
-
-// verifyWithoutKey verifies what the store has with the given public keys.
-func (s *Sealed) verifyWithoutKey(ctx context.Context, evidence audit.Evidence) (*Audit, error) {
-	list, err := s.Store.History(ctx, time.Time{})
-	if err != nil {
-		return nil, err
-	}
-	return &Audit{Report: audit.Verify(list, evidence), Key: evidence.Keys[0]}, nil
-}
-
-// older reports whether a history that was rewritten may be older than the log: its newest
-// change is missing, or the vault was restored as well, so that only a checkpoint in another
-// place shows it. l is nil if the vault has no head.
-func (l *historyLog) older(list []audit.Entry, rewritten []audit.Finding) bool {
-	if l == nil {
-		return true
-	}
-	if broken := l.compare(list); broken != nil {
-		return broken.Older
-	}
-	return slices.ContainsFunc(rewritten, func(f audit.Finding) bool {
-		return f.Fault == audit.FaultCut && f.Log == l.signer.Key().Origin(l.head.ID)
-	})
 }
 
 // confirm stores that all records until the head are written, so that their loss is not taken
