@@ -2,13 +2,14 @@ package audit
 
 import (
 	"bytes"
-	"cmp"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/numaform/numaform/internal/translog"
 )
@@ -154,13 +155,13 @@ func (o *Outcome) Leaf() (translog.Leaf, error) {
 func (c *Change) UnmarshalJSON(content []byte) error {
 	type plain Change
 	var read plain
-	text, err := decode(content, &read, &read.Format)
+	h, err := decode(content, &read)
 	if err != nil {
 		return err
 	}
 	*c = Change(read)
-	c.MAC, c.Digest, c.LogDigest = text.mac, text.digest, text.logDigest
-	return text.checkSeal(c.Seal)
+	c.Format, c.ID, c.ClusterID, c.MAC, c.Seal, c.Digest, c.LogDigest = h.Format, h.ID, h.ClusterID, h.MAC, h.Seal, h.digest, h.logDigest
+	return nil
 }
 
 // UnmarshalJSON decodes an outcome and computes its Digest. For a newer format, it
@@ -168,41 +169,23 @@ func (c *Change) UnmarshalJSON(content []byte) error {
 func (o *Outcome) UnmarshalJSON(content []byte) error {
 	type plain Outcome
 	var read plain
-	text, err := decode(content, &read, &read.Format)
+	h, err := decode(content, &read)
 	if err != nil {
 		return err
 	}
 	*o = Outcome(read)
-	o.MAC, o.Digest, o.LogDigest = text.mac, text.digest, text.logDigest
-	return text.checkSeal(o.Seal)
+	o.Format, o.ID, o.MAC, o.Seal, o.Digest, o.LogDigest = h.Format, h.ID, h.MAC, h.Seal, h.digest, h.logDigest
+	return nil
 }
 
-// decode decodes a record, whose format is a field of it. If the format is newer, it decodes only
-// the fields that every format has.
-func decode[T any](content []byte, record *T, format *int) (*canonical, error) {
-	text, err := canonicalOf(content)
-	if err != nil {
-		return nil, err
+// decode decodes a record. If its format is newer, it decodes only the fields that every
+// format has.
+func decode(content []byte, record any) (head, error) {
+	text, h, err := canonical(content)
+	if err == nil && h.Format <= FormatVersion {
+		err = json.Unmarshal(text, record)
 	}
-	err = json.Unmarshal(text.all, record)
-	if err == nil && *format <= FormatVersion {
-		return text, nil
-	}
-	var known struct {
-		Format    int            `json:"format"`
-		ID        string         `json:"id"`
-		ClusterID string         `json:"cluster_id"`
-		Seal      *translog.Seal `json:"seal,omitempty"`
-	}
-	if headErr := json.Unmarshal(text.all, &known); headErr != nil || known.Format <= FormatVersion {
-		return nil, cmp.Or(err, headErr)
-	}
-	*record = *new(T)
-	head, err := json.Marshal(known)
-	if err == nil {
-		err = json.Unmarshal(head, record)
-	}
-	return text, err
+	return h, err
 }
 
 func digestsOf(record any) (digest, logDigest Digest, err error) {
@@ -210,62 +193,66 @@ func digestsOf(record any) (digest, logDigest Digest, err error) {
 	if err != nil {
 		return digest, logDigest, err
 	}
-	text, err := canonicalOf(content)
-	if err != nil {
-		return digest, logDigest, err
-	}
-	return text.digest, text.logDigest, nil
+	_, h, err := canonical(content)
+	return h.digest, h.logDigest, err
 }
 
-// canonical is a record without its MAC in a form that is unique for its content: see
-// canonicalizer. Records are decoded from this form, so that the digest covers everything that
-// is read.
-type canonical struct {
-	all []byte
-	mac string
-	// seal is the value of the seal.
-	seal []byte
+// head contains the fields of a record that every format has, and its digests.
+type head struct {
+	Format    int            `json:"format"`
+	ID        string         `json:"id"`
+	ClusterID string         `json:"cluster_id"`
+	Seal      *translog.Seal `json:"seal"`
+	MAC       string         `json:"-"`
 	// digest covers all fields but the MAC, logDigest all but the MAC and the seal.
-	digest, logDigest Digest
+	digest, logDigest Digest `json:"-"`
 }
 
-// canonicalOf returns the canonical form of a record, given its JSON, which is valid.
-func canonicalOf(content []byte) (*canonical, error) {
-	c := &canonicalizer{in: content, out: make([]byte, 0, 2*len(content))}
-	if c.next() != '{' {
-		return nil, errors.New("it is no object")
+// canonical returns a record without its MAC in a form that is unique for its content:
+// sorted fields, and the last occurrence of duplicates. Records are decoded from this
+// form, so that the digest covers everything that is read.
+func canonical(content []byte) (text []byte, h head, err error) {
+	decoder := json.NewDecoder(bytes.NewReader(content))
+	decoder.UseNumber() // an int64 would lose digits as a float64
+	var fields map[string]any
+	if err := decoder.Decode(&fields); err != nil {
+		return nil, h, err
 	}
-	text := &canonical{}
-	var all, unsealed []field
-	for _, f := range c.object() {
-		switch f.name {
-		case "mac":
-			if f.value[0] == '"' {
-				if err := json.Unmarshal(f.value, &text.mac); err != nil {
-					return nil, err
-				}
-			}
-			continue
-		case "seal":
-			text.seal = f.value
-		default:
-			unsealed = append(unsealed, f)
+	if fields == nil {
+		return nil, h, errors.New("it is null")
+	}
+	h.MAC, _ = fields["mac"].(string)
+	delete(fields, "mac")
+
+	var all, unsealed, seal []byte
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		key, keyErr := json.Marshal(name)
+		value, err := json.Marshal(fields[name])
+		if err = errors.Join(keyErr, err); err != nil {
+			return nil, h, err
 		}
-		all = append(all, f)
+		field := slices.Concat([]byte{','}, key, []byte{':'}, value)
+		all = append(all, field...)
+		if name == "seal" {
+			seal = value
+		} else {
+			unsealed = append(unsealed, field...)
+		}
 	}
-	text.all = appendObject(make([]byte, 0, len(content)), all)
-	text.digest, text.logDigest = sha256.Sum256(text.all), sha256.Sum256(appendObject(make([]byte, 0, len(content)), unsealed))
-	return text, nil
+	text = object(all)
+	if err := json.Unmarshal(text, &h); err != nil {
+		return nil, h, err
+	}
+	h.digest, h.logDigest = sha256.Sum256(text), sha256.Sum256(object(unsealed))
+	if h.Seal != nil {
+		if read, err := json.Marshal(h.Seal); err != nil || !bytes.Equal(read, seal) {
+			h.Seal.Signature = nil // something that no signature covers was added
+		}
+	}
+	return text, h, nil
 }
 
-// checkSeal removes the signature of a seal that has something that no signature covers.
-func (c *canonical) checkSeal(seal *translog.Seal) error {
-	if seal == nil {
-		return nil
-	}
-	read, err := json.Marshal(seal)
-	if !bytes.Equal(read, c.seal) {
-		seal.Signature = nil
-	}
-	return err
+// object returns a JSON object, given its fields, each after a comma.
+func object(fields []byte) []byte {
+	return slices.Concat([]byte{'{'}, bytes.TrimPrefix(fields, []byte{','}), []byte{'}'})
 }
