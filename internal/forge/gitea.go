@@ -107,19 +107,34 @@ func (g *giteaClient) Get(ctx context.Context, number int) (PullRequest, error) 
 	}
 	pull := found.pull()
 	if pull.State == Closed {
-		// The events since the closing, the oldest first: later comments do not matter.
-		var events []giteaEvent
-		query := paged(1, "limit", url.Values{"since": {found.ClosedAt.Format(time.RFC3339)}})
-		if _, err := g.call(ctx, http.MethodGet, query, nil, &events, "issues", strconv.Itoa(number), "timeline"); err != nil {
+		var err error
+		if pull.ClosedBy, err = g.closedBy(ctx, number, found.ClosedAt); err != nil {
 			return PullRequest{}, g.failed(reading(number), request(number), err)
-		}
-		for _, event := range events {
-			if event.Type == "close" {
-				pull.ClosedBy = event.User.Login
-			}
 		}
 	}
 	return pull, nil
+}
+
+// closedBy returns who closed a pull request, or "" if its first MaxReviews events do not
+// contain that. The events are those that changed since then, in the order of their creation:
+// whoever edits old comments moves the closing to a later page.
+func (g *giteaClient) closedBy(ctx context.Context, number int, at time.Time) (string, error) {
+	since := url.Values{"since": {at.Format(time.RFC3339)}}
+	for page := 1; page <= MaxReviews/pageSize; page++ {
+		var events []giteaEvent
+		if _, err := g.call(ctx, http.MethodGet, paged(page, "limit", since), nil, &events, "issues", strconv.Itoa(number), "timeline"); err != nil {
+			return "", err
+		}
+		for _, event := range events {
+			if event.Type == "close" {
+				return event.User.Login, nil
+			}
+		}
+		if len(events) == 0 {
+			break
+		}
+	}
+	return "", nil
 }
 
 func (g *giteaClient) Create(ctx context.Context, wanted NewPullRequest) (PullRequest, error) {

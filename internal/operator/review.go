@@ -53,6 +53,11 @@ func (f *Forge) check() []error {
 	if f.Merge == mergeAuto && len(f.Approvers) == 0 {
 		mistakes = append(mistakes, errors.New("fleet.git.forge.merge: auto without approvers would merge changes without an approval: set fleet.git.forge.approvers, or merge: person"))
 	}
+	for i, user := range f.Approvers {
+		if slices.ContainsFunc(f.Approvers[:i], func(other string) bool { return strings.EqualFold(other, user) }) {
+			mistakes = append(mistakes, fmt.Errorf("fleet.git.forge.approvers: duplicate user %q, whose approval would count twice: remove one", user))
+		}
+	}
 	if f.Quorum < 1 || f.Quorum > max(1, len(f.Approvers)) {
 		mistakes = append(mistakes, fmt.Errorf("fleet.git.forge.quorum: %d: must be at least 1, and at most the number of approvers, which is %d", f.Quorum, len(f.Approvers)))
 	}

@@ -91,6 +91,8 @@ func TestForgeMistakes(t *testing.T) {
 		"{kind: gitea, labels: ['a,b']}":  `fleet.git.forge.labels: "a,b"`,
 		"{kind: gitea, labels: ['']}":     `fleet.git.forge.labels: ""`,
 		"{kind: gitea, reviewers: [a/b]}": "CODEOWNERS",
+
+		"{kind: gitea, approvers: [alice, Alice], quorum: 2}": `fleet.git.forge.approvers: duplicate user "Alice"`,
 	} {
 		path := filepath.Join(t.TempDir(), "numaform.yaml")
 		text := "clusterID: lab\nclusters: [{region: lab, url: 'https://pve:8006'}]\nfleet: {git: {remote: 'https://git.example/f.git', forge: " + settings + "}}\n"

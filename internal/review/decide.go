@@ -9,9 +9,9 @@ import (
 )
 
 // mayReject reports whether a user rejects a change by closing its pull request. With
-// approvers, only they can; a forge that reports no user leaves the decision as it is.
+// approvers, only they can, and nobody if the forge does not report who closed it.
 func (p *Policy) mayReject(user string) bool {
-	return user == "" || len(p.Approvers) == 0 ||
+	return len(p.Approvers) == 0 ||
 		slices.ContainsFunc(p.Approvers, func(name string) bool { return strings.EqualFold(name, user) })
 }
 

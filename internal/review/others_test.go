@@ -2,6 +2,7 @@ package review_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 
 	"github.com/numaform/numaform/generator"
@@ -40,5 +41,21 @@ func testForkOfTheSameHead(t *testing.T, at kind) {
 				b.pass()
 			}
 		})
+	}
+}
+
+// TestClosedByUnknown opens another pull request for one if the forge does not report who
+// closed it: only an approver rejects by closing.
+func TestClosedByUnknown(t *testing.T) { everywhere(t, testClosedByUnknown) }
+
+func testClosedByUnknown(t *testing.T, at kind) {
+	b := newBench(t, at, oneOfTwo)
+	b.add("workers-up-1", "1")
+	b.pass()
+	b.forge.Update(1, func(p *forge.PullRequest) { p.State = forge.Closed })
+	b.pass()
+	b.wantPending("workers-up-1")
+	if now := b.at(b.request("workers-up-1").Number); now.Number != 2 || !strings.Contains(now.Body, "closed by an unknown user") {
+		t.Errorf("the pull request is %+v", now)
 	}
 }

@@ -141,7 +141,7 @@ const reopenEvery = 10 * time.Minute
 // reopen opens another pull request for one that a user closed who is no approver.
 func (p *pass) reopen(ctx context.Context, plan *v1alpha1.ScalePlan, request *forge.PullRequest) error {
 	now := p.config.Clock.Now()
-	why := fmt.Sprintf("Pull request #%d was closed by %s, which rejects nothing: only an approver rejects by closing.", request.Number, clip(request.ClosedBy, 100))
+	why := fmt.Sprintf("Pull request #%d was closed by %s, which rejects nothing: only an approver rejects by closing.", request.Number, clip(cmp.Or(request.ClosedBy, "an unknown user"), 100))
 	if next := p.reopened[plan.Name].Add(reopenEvery); now.Before(next) {
 		waiting := *plan.Status.PullRequest
 		waiting.Waits = fmt.Sprintf("%s numaform opens another one at %s", why, next.UTC().Format(time.RFC3339))

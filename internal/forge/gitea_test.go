@@ -1,0 +1,47 @@
+package forge_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"testing"
+
+	"github.com/numaform/numaform/internal/forge"
+)
+
+// TestGiteaClosedBy finds who closed a pull request, although that user edited older comments
+// afterwards, which Gitea then lists before the closing.
+func TestGiteaClosedBy(t *testing.T) {
+	t.Parallel()
+	const edited = 120
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /api/v1/repos/ops/fleet/pulls/10", func(w http.ResponseWriter, _ *http.Request) {
+		_ = json.NewEncoder(w).Encode(object{"number": 10, "state": "closed", "closed_at": "2026-11-28T10:00:00Z"})
+	})
+	mux.HandleFunc("GET /api/v1/repos/ops/fleet/issues/10/timeline", func(w http.ResponseWriter, r *http.Request) {
+		page, err := strconv.Atoi(r.URL.Query().Get("page"))
+		limit, limitErr := strconv.Atoi(r.URL.Query().Get("limit"))
+		if err != nil || limitErr != nil || r.URL.Query().Get("since") != "2026-11-28T10:00:00Z" {
+			t.Errorf("query %s", r.URL.RawQuery)
+		}
+		list := []object{}
+		for i := (page - 1) * limit; i < min(page*limit, edited+1); i++ {
+			kind := "comment"
+			if i == edited {
+				kind = "close"
+			}
+			list = append(list, object{"type": kind, "user": object{"login": "mallory"}})
+		}
+		_ = json.NewEncoder(w).Encode(list)
+	})
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	client, err := forge.New(forge.Config{Remote: server.URL + "/ops/fleet.git", Base: "main", Kind: forge.Gitea, URL: server.URL, Token: "secret"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if closed, err := client.Get(t.Context(), 10); err != nil || closed.State != forge.Closed || closed.ClosedBy != "mallory" {
+		t.Errorf("Get = %+v, %v", closed, err)
+	}
+}
