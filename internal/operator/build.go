@@ -319,7 +319,7 @@ func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, err
 	runs := []manager.RunnableFunc{writer.Run}
 	if b.settings.DriftEvery > 0 {
 		runs = append(runs, history.run)
-		runs = append(runs, (&driftWatch{builder: b, scaler: fleetScaler, observer: observer}).run)
+		runs = append(runs, (&driftWatch{builder: b, scaler: fleetScaler, vms: writer.VMs, observer: observer}).run)
 	}
 	return b.assemble(ctx, core, writer, list, runs...)
 }
@@ -332,7 +332,7 @@ func (b *builder) historyWatch(kept store.Store, fleetScaler *scaler.Scaler, obs
 	}
 	h := &historyWatch{
 		places: places, accept: fleetScaler.AcceptHistory, hold: b.control.hold,
-		observe: observer.History, putBacks: observer.HistoryPutBack, wake: make(chan struct{}, 1),
+		read: observer.HistoryRead, observe: observer.History, putBacks: observer.HistoryPutBack, wake: make(chan struct{}, 1),
 		recorder: b.recorder, self: b.self(), clock: b.clock, every: b.settings.DriftEvery,
 	}
 	if sealed, is := kept.(*store.Sealed); is {

@@ -4,12 +4,14 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/karpenter/pkg/events"
 
+	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/controllers/metrics"
 	"github.com/numaform/numaform/internal/logkey"
 	"github.com/numaform/numaform/internal/scaler"
@@ -23,6 +25,7 @@ const reasonDrifted = "VMDrifted"
 type driftWatch struct {
 	*builder
 	scaler   *scaler.Scaler
+	vms      func() []scaler.VMState
 	observer *metrics.Observer
 }
 
@@ -44,6 +47,7 @@ func (d *driftWatch) run(ctx context.Context) error {
 
 // check compares all VMs once, and publishes an event for each VM that differs.
 func (d *driftWatch) check(ctx context.Context) error {
+	before := d.vms()
 	snapshot, err := d.inventory.Snapshot(ctx)
 	if err != nil {
 		return err
@@ -52,6 +56,7 @@ func (d *driftWatch) check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	found = settled(found, before, d.vms())
 	d.observer.Drifted(found)
 	for i := range found {
 		for _, vm := range found[i].VMs {
@@ -73,4 +78,25 @@ func (d *driftWatch) check(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// settled returns the drift without the VMs that numaform created, woke or removed between two
+// states of the fleet: they have a file but do not exist yet, or the other way round.
+func settled(found []scaler.RootDrift, before, after []scaler.VMState) []scaler.RootDrift {
+	phases := func(states []scaler.VMState) map[fleet.Key]scaler.Phase {
+		all := map[fleet.Key]scaler.Phase{}
+		for i := range states {
+			all[states[i].VM.Key] = states[i].Phase
+		}
+		return all
+	}
+	was, is := phases(before), phases(after)
+	busy := []scaler.Phase{scaler.PhaseReserved, scaler.PhaseMaking, scaler.PhaseRemoving}
+	for i := range found {
+		found[i].VMs = slices.DeleteFunc(found[i].VMs, func(vm scaler.VMDrift) bool {
+			key := vm.VM.Key
+			return was[key] != is[key] || slices.Contains(busy, is[key])
+		})
+	}
+	return found
 }

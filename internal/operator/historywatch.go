@@ -26,7 +26,7 @@ const (
 	heldFor = 15 * time.Minute
 	// heldAgain is how long it does not stop again after that.
 	heldAgain = 24 * time.Hour
-	// heldCheck is the interval of checks while it is held.
+	// heldCheck is the interval of checks while it is held, and after a check that failed.
 	heldCheck = time.Minute
 	// putBackRecords is the minimum time between two records of copies that were pushed again:
 	// whoever may force pushes must not be able to fill the history.
@@ -50,7 +50,9 @@ type historyWatch struct {
 	accept func(ctx context.Context, kind audit.Kind, why string, findings []audit.Finding) (string, error)
 	// hold stops the creation and removal of VMs.
 	hold func(bool)
-	// observe receives the result of each verification, and putBacks what was pushed again.
+	// read receives whether each verification could read the history, observe its result, and
+	// putBacks what was pushed again.
+	read     func(readable bool)
 	observe  func(report *audit.Report, held bool, places int)
 	putBacks func(pushed bool)
 	recorder events.Recorder
@@ -125,11 +127,13 @@ func (h *historyWatch) run(ctx context.Context) error {
 		return nil // the store has no key
 	}
 	for {
-		if err := h.check(ctx); err != nil && ctx.Err() == nil {
+		err := h.check(ctx)
+		failed := err != nil && ctx.Err() == nil
+		if failed {
 			log.FromContext(ctx).Error(err, "could not verify the history")
 		}
 		next := h.every
-		if h.holding() {
+		if failed || h.holding() {
 			next = min(next, heldCheck)
 		}
 		timer := time.NewTimer(next)
@@ -174,6 +178,9 @@ func (h *historyWatch) check(ctx context.Context) error {
 		reached++
 	}
 	found, err := h.store.Audit(ctx, checkpoints...)
+	if ctx.Err() == nil {
+		h.read(err == nil)
+	}
 	if err != nil || found == nil {
 		return err
 	}

@@ -19,6 +19,8 @@ type HistoryWatch struct {
 	Held   bool
 	Places int
 	Faults []audit.Finding
+	// Readable is whether the last check could read the history.
+	Readable bool
 	// PutBacks counts copies that were pushed again, or could not be.
 	PutBacks map[bool]int
 }
@@ -33,6 +35,7 @@ func NewHistoryWatch(
 		wake: make(chan struct{}, 1), putBacks: func(pushed bool) { h.PutBacks[pushed]++ },
 		store: s, places: places, accept: accept, recorder: recorder, self: &corev1.ConfigMap{}, clock: clk, every: time.Minute,
 		hold: func(held bool) { h.Held = held },
+		read: func(readable bool) { h.Readable = readable },
 		observe: func(report *audit.Report, _ bool, places int) {
 			h.Faults, h.Places = report.Open(), places
 		},

@@ -148,6 +148,23 @@ func TestHistoryWatch(t *testing.T) {
 
 	first, second, third := add(), add(), add()
 	check(false, 0)
+	if !watch.Readable {
+		t.Error("the history is not readable")
+	}
+	history, aside := filepath.Join(fleet, "history"), filepath.Join(dir, "aside")
+	if err := errors.Join(os.Rename(history, aside), os.WriteFile(history, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := watch.Check(t.Context()); err == nil || watch.Readable {
+		t.Errorf("a history that is a file: %v, readable %t", err, watch.Readable)
+	}
+	if err := errors.Join(os.Remove(history), os.Rename(aside, history)); err != nil {
+		t.Fatal(err)
+	}
+	check(false, 0)
+	if !watch.Readable {
+		t.Error("the history is not readable again")
+	}
 	if list, err := place.Load(t.Context()); err != nil || len(list) != 1 || watch.Places != 1 {
 		t.Errorf("checkpoints %q in %d places, %v", list, watch.Places, err)
 	}

@@ -88,6 +88,7 @@ type Config struct {
 // Register adds all metrics to a registry, and returns the observer that receives events.
 func Register(registry prometheus.Registerer, config Config) (*Observer, error) {
 	observer := newObserver(config)
+	observer.HistoryRead(true) // the history may never be verified: then no alert must fire
 	for _, region := range config.Regions {
 		for _, result := range []string{resultSuccess, resultError} {
 			observer.applies.WithLabelValues(string(region), result)
@@ -101,7 +102,7 @@ func Register(registry prometheus.Registerer, config Config) (*Observer, error) 
 	}
 	collectors := []prometheus.Collector{
 		observer.plans, observer.applies, observer.waits, observer.guards, observer.decisions, observer.queued,
-		observer.drifted, observer.faults, observer.held, observer.checkpoints, observer.putBacks, observer.requests, observer.answers, observer.locks, newInventory(config, observer.failures),
+		observer.drifted, observer.faults, observer.readable, observer.held, observer.checkpoints, observer.putBacks, observer.requests, observer.answers, observer.locks, newInventory(config, observer.failures),
 	}
 	if config.Kproximate {
 		collectors = append(collectors, newKproximate(config))
@@ -134,6 +135,7 @@ type Observer struct {
 	queued                prometheus.Gauge
 	drifted               *prometheus.GaugeVec
 	faults                *prometheus.GaugeVec
+	readable              prometheus.Gauge
 	held, checkpoints     prometheus.Gauge
 	putBacks              *prometheus.CounterVec
 	requests              *prometheus.HistogramVec
@@ -173,6 +175,9 @@ func newObserver(config Config) *Observer {
 		faults: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Namespace: namespace, Name: "history_faults", Help: "Faults of the fleet's history that no user accepted, by kind.",
 		}, []string{labelClass}),
+		readable: prometheus.NewGauge(prometheus.GaugeOpts{
+			Namespace: namespace, Name: "history_readable", Help: "Whether the whole history could be read when it was last verified: 1, also before the first time, or 0.",
+		}),
 		held: prometheus.NewGauge(prometheus.GaugeOpts{
 			Namespace: namespace, Name: "history_held", Help: "Whether all changes are held because the history was rewritten.",
 		}),
@@ -295,6 +300,14 @@ func (o *Observer) History(report *audit.Report, held bool, places int) {
 		o.held.Set(1)
 	}
 	o.checkpoints.Set(float64(places))
+}
+
+// HistoryRead records whether the last verification of the fleet's history could read it.
+func (o *Observer) HistoryRead(readable bool) {
+	o.readable.Set(0)
+	if readable {
+		o.readable.Set(1)
+	}
 }
 
 // HistoryPutBack records that the fleet's branch had lost what numaform wrote to it, and

@@ -1,0 +1,4 @@
+package operator
+
+// Settled is settled.
+var Settled = settled
