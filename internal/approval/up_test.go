@@ -295,6 +295,79 @@ func TestARejectedPlanRestsForADay(t *testing.T) {
 	b.plan(v1alpha1.ScalePlanPending)
 }
 
+// TestAfterARejection checks which pods get a new plan after a rejection: not the ones that
+// need the same change, until the rejected plan is deleted, and at once the others.
+func TestAfterARejection(t *testing.T) {
+	b := newBench(t, guard.DefaultRules())
+	b.pool("slow", "manual", "")
+	b.want(0, placed("slow", pve1, 4096, "a"))
+	rejected := b.plan(v1alpha1.ScalePlanPending)
+	if err := b.say(rejected, func(spec *v1alpha1.ScalePlanSpec) { spec.Reject, spec.RejectedBy = "too big", "bob" }); err != nil {
+		t.Fatal(err)
+	}
+	b.settle()
+	b.want(0, placed("slow", pve1, 4096, "b"))
+	b.wantWaits("slow b PlanRejected")
+	if plans := b.plans(""); len(plans) != 1 {
+		t.Errorf("%d plans", len(plans))
+	}
+
+	b.want(0, placed("slow", pve1, 8192, "b", "c"))
+	b.wantWaits("slow b,c PendingApproval")
+	larger := b.plan(v1alpha1.ScalePlanPending)
+
+	b.want(0, placed("slow", pve1, 4096, "b"))
+	b.wantWaits("slow b PlanRejected")
+	if ended := b.plan(v1alpha1.ScalePlanSuperseded); ended.UID != larger.UID {
+		t.Errorf("plan %s is superseded", ended.Name)
+	}
+	if err := b.client.Delete(t.Context(), b.plan(v1alpha1.ScalePlanRejected)); err != nil {
+		t.Fatal(err)
+	}
+	b.want(0, placed("slow", pve1, 4096, "b"))
+	b.wantWaits("slow b PendingApproval")
+	if anew := b.plan(v1alpha1.ScalePlanPending); anew.Name != rejected.Name || anew.Spec.Reject != "" {
+		t.Errorf("the new plan is %s: %+v", anew.Name, anew.Spec)
+	}
+}
+
+// TestTheSameChangeTwice checks that a plan stays as it ended while its VM has not joined,
+// and that another pod with the same need gets a new plan of the same name, which is not
+// approved.
+func TestTheSameChangeTwice(t *testing.T) {
+	b := newBench(t, guard.DefaultRules())
+	b.pool("slow", "manual", "")
+	b.want(0, placed("slow", pve1, 4096, "a"))
+	first := b.plan(v1alpha1.ScalePlanPending)
+	b.approve(first)
+	b.want(1, placed("slow", pve1, 4096, "a"))
+	b.create(2007, scaler.PhaseMaking)
+	// The VM takes pod a in each decision, from its reservation on.
+	b.want(0)
+	b.settle()
+	if begun := b.plan(v1alpha1.ScalePlanApproved); begun.UID != first.UID {
+		t.Error("another plan has begun")
+	}
+	b.vms[0].Phase = scaler.PhaseMade
+	b.settle()
+	b.want(0)
+	b.settle()
+	if applied := b.plan(v1alpha1.ScalePlanApplied); applied.UID != first.UID || len(b.plans("")) != 1 {
+		t.Errorf("%d plans; %s is applied", len(b.plans("")), applied.Name)
+	}
+
+	b.want(0, placed("slow", pve1, 4096, "b"))
+	second := b.plan(v1alpha1.ScalePlanPending)
+	if second.Name != first.Name || second.UID == first.UID || second.Spec.Approve != "" || len(b.plans("")) != 1 {
+		t.Errorf("%d plans; the second one is %s: %+v", len(b.plans("")), second.Name, second.Spec)
+	}
+	b.approve(second)
+	b.want(1, placed("slow", pve1, 4096, "b"))
+	b.create(2008, scaler.PhaseMade)
+	b.settle()
+	b.plan(v1alpha1.ScalePlanApplied)
+}
+
 func TestWhatTheGuardDeniesNobodyApproves(t *testing.T) {
 	b := newBench(t, guard.Rules{})
 	b.pool("slow", "manual", "")

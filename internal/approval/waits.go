@@ -64,7 +64,7 @@ func (a *Approvals) wait(g *group, d *draft) {
 		plan := &g.plans[rejected]
 		reason, by := plan.Rejection()
 		w.ScalePlan, w.Reason = plan.Name, v1alpha1.ReasonPlanRejected
-		w.Message = fmt.Sprintf("%s rejected plan %s: %s: change the pods or the NodePool; the same plan is not proposed again before a day has passed",
+		w.Message = fmt.Sprintf("%s rejected plan %s: %s: change the pods or the NodePool; the same plan is not proposed again for a day, unless someone deletes it",
 			cmp.Or(by, "a user"), plan.Name, reason)
 	}
 	a.setWait(g, w)

@@ -189,7 +189,7 @@ func (c *Controller) publishWait(pod *corev1.Pod, wait *scheduling.Wait) {
 		kind = corev1.EventTypeNormal
 		message = fmt.Sprintf("waits for approval of plan %s: to approve it, run numaform approve %s", wait.ScalePlan, wait.ScalePlan)
 	case v1alpha1.ReasonPlanRejected:
-		message = fmt.Sprintf("plan %s was rejected: to see why, run numaform plans %s; the same plan is not proposed again before a day has passed",
+		message = fmt.Sprintf("plan %s was rejected: to see why, run numaform plans %s; the same plan is not proposed again for a day, unless someone deletes it",
 			wait.ScalePlan, wait.ScalePlan)
 	case v1alpha1.ReasonPlanDenied:
 		message = fmt.Sprintf("the guard denies plan %s: to list the rules, run numaform plans %s", wait.ScalePlan, wait.ScalePlan)
