@@ -342,7 +342,8 @@ func testGiteaLists(t *testing.T, v *village) {
 	if err := client.Close(ctx, want[0], "superseded: the pods are gone"); err != nil {
 		t.Fatal(err)
 	}
-	if closed, err := client.Get(ctx, want[0]); err != nil || closed.State != forge.Closed {
+	closed, err := client.Get(ctx, want[0])
+	if err != nil || closed.State != forge.Closed {
 		t.Errorf("Get = %+v, %v", closed, err)
 	}
 	var comments []struct{ Body string }
