@@ -112,12 +112,12 @@ func (s *scene) accepted(command, address string) {
 func (s *scene) holds(address string, held int) {
 	s.t.Helper()
 	s.eventually(time.Minute, func(ctx context.Context) string {
-		served, err := scrape(ctx, address)
+		served, err := scrape(ctx, "http://"+address+"/metrics")
 		if err != nil {
 			return err.Error()
 		}
-		if line := served["numaform_history_held"]; !strings.HasSuffix(strings.TrimSpace(line), fmt.Sprint(" ", held)) {
-			return "metric " + line
+		if value, found := served.sum("numaform_history_held"); !found || value != float64(held) {
+			return fmt.Sprintf("numaform_history_held is %g (exists: %t)", value, found)
 		}
 		condition, err := s.scaleUpReady(ctx, "workers")
 		if err != nil {
