@@ -70,7 +70,7 @@ var others = []elsewhere{
 	{page: "docs/releasing.md", command: "sha256sum", by: "test/release/release_test.go:SHA256SUMS"},
 
 	// The control plane of the tests has no kubelet.
-	{page: "docs/page.md", command: "kubectl -n numaform port-forward", by: "test/chart/page_test.go:func TestWhoReadsThePage"},
+	{page: "docs/page.md", command: "kubectl -n numaform port-forward", by: "test/cluster/page_test.go:func TestPage("},
 	{page: "docs/troubleshooting.md", command: "kubectl -n numaform logs", why: "no kubelet runs the controller's pod"},
 
 	{page: "docs/notifications.md", command: "numaform notify", by: "internal/cli/notify_test.go:func TestNotifyTest"},
