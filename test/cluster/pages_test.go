@@ -343,7 +343,8 @@ func (m *machine) runPages(t *testing.T, group map[string]pageCommands, order ..
 		p := group[name]
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+			// The limit only ends commands that hang, and shows their output.
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 			defer cancel()
 			shell := exec.CommandContext(ctx, "bash", "-c", p.script(t, m.root, name))
 			shell.Dir, shell.Env, shell.WaitDelay = dir, m.env, time.Second

@@ -21,7 +21,7 @@ var others = []elsewhere{
 	{page: "docs/first-node.md", by: "cmd/numaform/firstnode_test.go:first-node.md"},
 	{page: "docs/tutorial.md", by: "cmd/numaform/firstnode_test.go:tutorial.md"},
 	{page: "README.md", command: "kubectl create namespace", by: "docs/install.md:kubectl create namespace numaform\n"},
-	{page: "README.md", command: "kubectl -n numaform create secret", by: "docs/install.md:kubectl -n numaform create secret generic proxmox --from-literal=token=SECRET-OF-THE-TOKEN --from-file=pve-root-ca.pem\n"},
+	{page: "README.md", command: "kubectl -n numaform create secret", by: "examples/manifests/README.md:kubectl -n numaform create secret generic proxmox --from-literal=token=… --from-file=pve-root-ca.pem\n"},
 	{page: "README.md", command: "helm install", by: "docs/install.md:helm install numaform charts/numaform --namespace numaform --values values.yaml\n"},
 
 	// Questions need a terminal.
@@ -207,7 +207,12 @@ awk '/^` + "```yaml" + `$/ { inside = 1; next } /^` + "```" + `$/ { if (inside) 
 		words: map[string]string{"DIGEST": "0123"},
 		after: `kubectl delete proxmoxtemplate debian-13`,
 	},
-	"docs/install.md":   {prepare: release, after: `kubectl get crds -o name | grep -c numaform && exit 1; ! kubectl get namespace numaform`},
+	"docs/install.md": {
+		prepare: release,
+		// The page has two ways to remove numaform.
+		before: map[string]string{"kubectl -n numaform scale deployment numaform --replicas 0": installed},
+		after:  `kubectl get crds -o name | grep -c numaform && exit 1; ! kubectl get namespace numaform`,
+	},
 	"docs/templates.md": {},
 }
 
@@ -216,6 +221,7 @@ const release = `
 ln -s "$ROOT/charts" charts; ln -s "$ROOT/examples" examples; ln -s "$ROOT/Makefile" Makefile
 awk '/^# values.yaml$/ { inside = 1 } /^` + "```" + `$/ { inside = 0 } inside' "$ROOT/docs/install.md" >values.yaml
 printf 'certificate\n' >pve-root-ca.pem
+printf 'secret\n' >token
 `
 
 const installed = `
@@ -251,7 +257,30 @@ kubectl() { command kubectl --as jane@example.com --as-group system:masters --as
 		after: "running",
 	},
 	"docs/crds/proxmoxnodeclass.md": {},
-	"docs/events.md":                {words: map[string]string{"pod NAME": "pod waiting", "nodepool NAME": "nodepool workers"}},
+	"docs/host-maintenance.md": {
+		prepare: `
+node() {
+	pod=$(command kubectl create -o name -f - <<EOF
+{apiVersion: v1, kind: Pod, metadata: {generateName: on-host-}, spec: {containers: [{name: c, image: registry.invalid/c}]}}
+EOF
+	)
+	command kubectl wait "$pod" --for=jsonpath='{.status.phase}'=Running --timeout=180s
+	node=$(command kubectl get "$pod" -o jsonpath='{.spec.nodeName}')
+	zone=$(command kubectl get node "$node" -o jsonpath='{.metadata.labels.topology\.kubernetes\.io/zone}')
+}
+cordoned() { command kubectl get nodes -l "topology.kubernetes.io/zone=$zone" | grep SchedulingDisabled; }
+kubectl annotate nodepool workers numaform.dev/scale-up-
+node
+`,
+		words: map[string]string{"pve-2": `"$zone"`},
+		before: map[string]string{
+			"numaform evacuate pve-2 --end": `if kubectl get node "$node"; then exit 1; fi`,
+			"kubectl drain":                 "node\nnumaform pause\nkubectl delete pod --all",
+			"kubectl uncordon":              "cordoned",
+		},
+		after: "if cordoned; then exit 1; fi\nnumaform resume\nkubectl annotate nodepool workers numaform.dev/scale-up=manual",
+	},
+	"docs/events.md": {words: map[string]string{"pod NAME": "pod waiting", "nodepool NAME": "nodepool workers"}},
 }
 
 // pendingPlan waits for a ScalePlan that is pending, and for a pod that waits for it.
