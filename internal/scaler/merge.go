@@ -104,7 +104,12 @@ func (w *Writer) mergeFiles(ctx context.Context, from *reading, snapshot *topolo
 		}
 	}
 
-	// Remove the VMs whose file was deleted.
+	w.mergeDeleted(filed, alive)
+}
+
+// mergeDeleted removes the VMs whose file was deleted. filed are the VMs with a file, and alive
+// those that exist.
+func (w *Writer) mergeDeleted(filed, alive map[fleet.Key]bool) {
 	for key, m := range w.members {
 		switch {
 		case !m.Filed || m.moving || filed[key]:

@@ -374,24 +374,17 @@ func (s *Sealed) Verify(ctx context.Context, evidence audit.Evidence) (*Audit, e
 		return nil, err
 	}
 	// The head first: the history has at least all records until then.
-	content, err := s.vault.Head(ctx)
+	content, mine, err := s.headOf(ctx, signer)
 	if err != nil {
-		return nil, fmt.Errorf("reading the head of the history's log: %w", err)
+		return nil, err
 	}
 	list, err := s.verifiedHistory(ctx, keys)
 	if err != nil {
 		return nil, err
 	}
 	found := &Audit{Key: signer.Key()}
-	var mine *historyLog // nil if the vault has no head
-	if content != nil {
-		mine = &historyLog{signer: signer}
-		if mine.head, err = s.parseHead(content); err != nil {
-			return nil, err
-		}
-		if !mine.head.empty() {
-			evidence.Checkpoints = append(slices.Clone(evidence.Checkpoints), signer.Checkpoint(mine.head.Base, mine.head.ID))
-		}
+	if mine != nil && !mine.head.empty() {
+		evidence.Checkpoints = append(slices.Clone(evidence.Checkpoints), signer.Checkpoint(mine.head.Base, mine.head.ID))
 	}
 	evidence.Keys = append([]*translog.Key{signer.Key()}, evidence.Keys...)
 	found.Report = audit.Verify(list, evidence)
@@ -410,13 +403,7 @@ func (s *Sealed) Verify(ctx context.Context, evidence audit.Evidence) (*Audit, e
 	if mine != nil {
 		broken = mine.compare(list)
 	}
-	if rewritten := slices.DeleteFunc(found.Open(), func(f audit.Finding) bool { return !f.Fault.Rewritten() }); len(rewritten) > 0 {
-		// If the vault was restored as well, only a checkpoint in another place shows that the
-		// newest change is missing.
-		found.Rewritten = &RewrittenError{Findings: rewritten, Older: mine == nil || broken != nil && broken.Older ||
-			broken == nil && slices.ContainsFunc(rewritten, func(f audit.Finding) bool {
-				return f.Fault == audit.FaultCut && f.Log == signer.Key().Origin(mine.head.ID)
-			})}
+	if found.Rewritten = found.rewritten(mine, broken); found.Rewritten != nil {
 		return found, nil
 	}
 	if err := s.keep(list); err != nil {
@@ -426,6 +413,41 @@ func (s *Sealed) Verify(ctx context.Context, evidence audit.Evidence) (*Audit, e
 		return found, s.confirm(ctx, content, mine.head)
 	}
 	return found, nil
+}
+
+// headOf returns the head of the history's log as it is stored, and the log with this head;
+// nil if there is no head yet.
+func (s *Sealed) headOf(ctx context.Context, signer *translog.Signer) ([]byte, *historyLog, error) {
+	content, err := s.vault.Head(ctx)
+	if err != nil || content == nil {
+		if err != nil {
+			err = fmt.Errorf("reading the head of the history's log: %w", err)
+		}
+		return nil, nil, err
+	}
+	stored, err := s.parseHead(content)
+	if err != nil {
+		return nil, nil, err
+	}
+	return content, &historyLog{signer: signer, head: stored}, nil
+}
+
+// rewritten returns an error if records are missing or were replaced, and no user accepted it.
+// mine is the log of this installation, or nil, and broken how the history differs from its head.
+// If the vault was restored as well, only a checkpoint in another place shows that the newest
+// change is missing.
+func (a *Audit) rewritten(mine *historyLog, broken *RewrittenError) *RewrittenError {
+	findings := slices.DeleteFunc(a.Open(), func(f audit.Finding) bool { return !f.Fault.Rewritten() })
+	if len(findings) == 0 {
+		return nil
+	}
+	older := mine == nil || broken != nil && broken.Older
+	if !older && broken == nil {
+		older = slices.ContainsFunc(findings, func(f audit.Finding) bool {
+			return f.Fault == audit.FaultCut && f.Log == a.Key.Origin(mine.head.ID)
+		})
+	}
+	return &RewrittenError{Findings: findings, Older: older}
 }
 
 // confirm stores that all records until the head are written, so that their loss is not taken
