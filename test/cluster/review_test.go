@@ -2,10 +2,10 @@ package cluster_test
 
 import (
 	"context"
-	"encoding/base64"
 	"fmt"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -14,33 +14,105 @@ import (
 	"testing"
 	"time"
 
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
 	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/internal/enginetest"
+	"github.com/numaform/numaform/internal/forge"
+	"github.com/numaform/numaform/internal/forge/forgetest"
 	"github.com/numaform/numaform/internal/testenv"
 )
 
-// village is a real forge with the fleet's repository, ops/fleet: numaform pushes as bot, and
-// ann reviews.
-type village struct {
-	*testenv.Forge
-	t        *testing.T
-	ops, ann string
+// desk is a forge with the world's fleet, where numaform proposes and ann reviews.
+type desk interface {
+	// Open returns the open pull requests.
+	Open(ctx context.Context) ([]forge.PullRequest, error)
+	// status returns numaform's status of a commit.
+	status(ctx context.Context, sha string) forge.Status
+	// approve, merge and reject are what ann does. way is how Gitea merges.
+	approve(p forge.PullRequest)
+	merge(p forge.PullRequest, way string)
+	reject(p forge.PullRequest)
+	// propose opens ann's own pull request of a branch.
+	propose(branch, head, title string)
+	// remote returns the URL with which ann pushes.
+	remote() string
 }
 
-// pull is a pull request of Gitea.
-type pull struct {
-	Number int64
-	State  string
-	Merged bool
-	Title  string
-	Body   string
-	Head   struct{ Ref, Sha string }
+// reviewed stores the world's fleet in a repository at a forge, which numaform uses as user
+// with the token, and reviews all changes there.
+func (w *world) reviewed(kind forge.Kind, url, remote, user, token string) {
+	w.t.Helper()
+	w.edit(`configmap: \{.*\}`, fmt.Sprintf("git: {remote: '%s', username: %s, review: true, forge: {kind: %s, url: '%s', approvers: [ann], poll: 1s}}",
+		remote, user, kind, url))
+	w.env = []string{"NUMAFORM_GIT_TOKEN=" + token, "NUMAFORM_FORGE_TOKEN=" + token}
+}
+
+// edit replaces a part of numaform.yaml.
+func (w *world) edit(pattern, text string) {
+	w.t.Helper()
+	before, err := os.ReadFile(filepath.Join(w.dir, "numaform.yaml"))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.write("numaform.yaml", regexp.MustCompile(pattern).ReplaceAllLiteralString(string(before), text))
+}
+
+// contract is a contract server of GitHub or GitLab, with git over http.
+type contract struct {
+	*forgetest.Server
+	t *testing.T
+}
+
+const contractToken = "canary-of-forge"
+
+func (w *world) withContract(kind forge.Kind) *contract {
+	w.t.Helper()
+	repository := w.t.TempDir()
+	if out, err := exec.Command("git", "init", "--quiet", "--bare", "--initial-branch=main", repository).CombinedOutput(); err != nil {
+		w.t.Fatalf("git init: %v\n%s", err, out)
+	}
+	server := forgetest.Serve(w.t, kind, forgetest.New("main"), repository, contractToken)
+	w.reviewed(kind, server.URL, server.Remote, "numaform", contractToken)
+	return &contract{Server: server, t: w.t}
+}
+
+func (c *contract) status(_ context.Context, sha string) forge.Status {
+	status, _ := c.Status(sha, "numaform/plan")
+	return status
+}
+
+func (c *contract) approve(p forge.PullRequest)        { c.Review(p.Number, "ann", forge.Approved) }
+func (c *contract) propose(branch, head, title string) { c.OpenBy("ann", branch, head, title, false) }
+
+func (c *contract) merge(p forge.PullRequest, _ string) {
+	sha, err := c.Squash(p.Head, p.HeadSHA)
+	if err != nil {
+		c.t.Error(err)
+		return
+	}
+	c.Update(p.Number, func(p *forge.PullRequest) { p.State, p.MergeSHA, p.MergedBy = forge.Merged, sha, "ann" })
+}
+
+func (c *contract) reject(p forge.PullRequest) {
+	c.Update(p.Number, func(p *forge.PullRequest) { p.State, p.ClosedBy = forge.Closed, "ann" })
+}
+
+func (c *contract) remote() string {
+	return strings.Replace(c.Remote, "://", "://numaform:"+contractToken+"@", 1)
+}
+
+// village is a real forge with the fleet's repository, ops/fleet, where numaform is bot.
+type village struct {
+	*testenv.Forge
+	forge.Client // ann's
+	t            *testing.T
+	ops, ann     string
 }
 
 const fleetRepository = "repos/ops/fleet"
 
-// withForge stores the world's fleet in a repository of a new forge, and reviews all changes
-// there.
-func (w *world) withForge(settings string) *village {
+func (w *world) withGitea() *village {
 	w.t.Helper()
 	v := &village{Forge: testenv.Gitea(w.t), t: w.t}
 	bot := ""
@@ -54,202 +126,235 @@ func (w *world) withForge(settings string) *village {
 	for _, user := range []string{"bot", "ann"} {
 		v.call(v.ops, http.MethodPut, fleetRepository+"/collaborators/"+user, map[string]any{"permission": "write"}, nil)
 	}
-	path := filepath.Join(w.dir, "numaform.yaml")
-	text, err := os.ReadFile(path)
-	if err != nil {
+	remote := v.URL + "/ops/fleet.git"
+	var err error
+	if v.Client, err = forge.New(forge.Config{Remote: remote, Base: "main", Kind: forge.Gitea, URL: v.URL, Token: v.ann}); err != nil {
 		w.t.Fatal(err)
 	}
-	git := fmt.Sprintf("git: {remote: '%[1]s/ops/fleet.git', username: bot, review: true, forge: {kind: gitea, url: '%[1]s', approvers: [ann], poll: 1s%[2]s}}", v.URL, settings)
-	w.write("numaform.yaml", regexp.MustCompile(`configmap: \{.*\}`).ReplaceAllLiteralString(string(text), git))
-	w.env = []string{"NUMAFORM_GIT_TOKEN=" + bot, "NUMAFORM_FORGE_TOKEN=" + bot}
+	w.reviewed(forge.Gitea, v.URL, remote, "bot", bot)
 	return v
 }
 
 func (v *village) call(token, method, path string, sent, received any) {
 	v.t.Helper()
 	if err := v.Call(v.t.Context(), token, method, path, sent, received); err != nil {
-		v.t.Fatal(err)
+		v.t.Error(err)
 	}
 }
 
-// opened waits for an open pull request of numaform that differs from the given heads and
-// has numaform's status.
-func (w *world) opened(v *village, limit time.Duration, not ...string) pull {
+func (v *village) status(ctx context.Context, sha string) forge.Status {
+	var list []struct{ Context, Status, Description string }
+	if err := v.Call(ctx, v.ops, http.MethodGet, fleetRepository+"/commits/"+sha+"/statuses", nil, &list); err != nil {
+		return forge.Status{Description: err.Error()}
+	}
+	for _, s := range list {
+		if s.Context == "numaform/plan" {
+			state := map[string]forge.CheckState{"success": forge.Success, "failure": forge.Failure}[s.Status]
+			return forge.Status{Context: s.Context, State: state, Description: s.Description}
+		}
+	}
+	return forge.Status{}
+}
+
+func (v *village) approve(p forge.PullRequest) {
+	v.t.Helper()
+	v.call(v.ann, http.MethodPost, fmt.Sprintf("%s/pulls/%d/reviews", fleetRepository, p.Number), map[string]any{"event": "APPROVED", "commit_id": p.HeadSHA}, nil)
+}
+
+// merge merges a pull request as soon as the forge has checked that it can.
+func (v *village) merge(p forge.PullRequest, way string) {
+	v.t.Helper()
+	var err error
+	for range 60 {
+		err = v.Call(v.t.Context(), v.ann, http.MethodPost, fmt.Sprintf("%s/pulls/%d/merge", fleetRepository, p.Number), map[string]any{"Do": way}, nil)
+		if err == nil {
+			return
+		}
+		select {
+		case <-v.t.Context().Done():
+		case <-time.After(500 * time.Millisecond):
+		}
+	}
+	v.t.Error(err)
+}
+
+func (v *village) reject(p forge.PullRequest) {
+	v.t.Helper()
+	if err := v.Client.Close(v.t.Context(), p.Number, ""); err != nil {
+		v.t.Error(err)
+	}
+}
+
+func (v *village) propose(branch, _, title string) {
+	v.t.Helper()
+	v.call(v.ann, http.MethodPost, fleetRepository+"/pulls", map[string]any{"head": branch, "base": "main", "title": title}, nil)
+}
+
+func (v *village) remote() string {
+	return strings.Replace(v.URL, "://", "://ann:"+v.ann+"@", 1) + "/ops/fleet.git"
+}
+
+// opened waits for an open pull request of numaform that has its status and none of the
+// given heads.
+func (w *world) opened(d desk, limit time.Duration, not ...forge.PullRequest) (found forge.PullRequest) {
 	w.t.Helper()
-	var found pull
 	w.eventually(limit, func(ctx context.Context) string {
-		var open []pull
-		if err := v.Call(ctx, v.ops, http.MethodGet, fleetRepository+"/pulls?state=open", nil, &open); err != nil {
+		open, err := d.Open(ctx)
+		if err != nil {
 			return err.Error()
 		}
 		for _, p := range open {
-			if strings.HasPrefix(p.Head.Ref, "numaform/"+clusterID+"/") && !slices.Contains(not, p.Head.Sha) {
-				found = p
-				if state, text := v.status(ctx, p.Head.Sha); state != "success" || !strings.Contains(text, "digest ") {
-					return "the status is " + state + ": " + text
-				}
-				return ""
+			known := slices.ContainsFunc(not, func(other forge.PullRequest) bool { return other.HeadSHA == p.HeadSHA })
+			if known || !strings.HasPrefix(p.Head, "numaform/"+clusterID+"/") {
+				continue
 			}
+			found = p
+			if status := d.status(ctx, p.HeadSHA); status.State != forge.Success || !strings.HasPrefix(status.Description, "digest ") {
+				return fmt.Sprintf("the status is %+v", status)
+			}
+			return ""
 		}
 		return fmt.Sprintf("no such pull request: %+v", open)
 	})
 	return found
 }
 
-// status returns numaform's status of a commit.
-func (v *village) status(ctx context.Context, sha string) (state, text string) {
-	var list []struct{ Context, Status, Description string }
-	if err := v.Call(ctx, v.ops, http.MethodGet, fleetRepository+"/commits/"+sha+"/statuses", nil, &list); err != nil {
-		return "unknown", err.Error()
-	}
-	for _, s := range list {
-		if s.Context == "numaform/plan" {
-			return s.Status, s.Description
-		}
-	}
-	return "none", ""
-}
-
-func (v *village) approve(p pull) {
-	v.t.Helper()
-	v.call(v.ann, http.MethodPost, fmt.Sprintf("%s/pulls/%d/reviews", fleetRepository, p.Number), map[string]any{"event": "APPROVED", "commit_id": p.Head.Sha}, nil)
-}
-
-// merge merges a pull request as ann, as soon as the forge has checked that it can.
-func (w *world) merge(v *village, p pull, way string) {
+// becomes waits until a plan has a phase.
+func (w *world) becomes(plan *v1alpha1.ScalePlan, phase v1alpha1.ScalePlanPhase) {
 	w.t.Helper()
-	w.eventually(30*time.Second, func(ctx context.Context) string {
-		err := v.Call(ctx, v.ann, http.MethodPost, fmt.Sprintf("%s/pulls/%d/merge", fleetRepository, p.Number), map[string]any{"Do": way}, nil)
-		if err != nil {
+	w.eventually(4*time.Minute, func(ctx context.Context) string {
+		var found v1alpha1.ScalePlan
+		if err := w.api.Get(ctx, client.ObjectKey{Name: plan.Name}, &found); err != nil {
 			return err.Error()
+		}
+		if found.Status.Phase != phase {
+			return fmt.Sprintf("plan %s is %s: %s", found.Name, found.Status.Phase, found.Status.Result)
 		}
 		return ""
 	})
 }
 
-// files returns the paths of the files on main.
-func (v *village) files(ctx context.Context) ([]string, error) {
-	var paths []string
-	for page := 1; ; page++ {
-		var tree struct {
-			Tree      []struct{ Path, Type string }
-			Truncated bool
+// removesNode pushes a branch of ann's that removes the file of a node, and returns its head.
+func (w *world) removesNode(d desk, branch string) (head string) {
+	w.t.Helper()
+	clone := w.t.TempDir()
+	git := func(args ...string) string {
+		w.t.Helper()
+		command := exec.Command("git", args...)
+		command.Dir = clone
+		command.Env = append(os.Environ(), "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=/dev/null", "GIT_AUTHOR_NAME=ann", "GIT_AUTHOR_EMAIL=ann@example",
+			"GIT_COMMITTER_NAME=ann", "GIT_COMMITTER_EMAIL=ann@example")
+		out, err := command.CombinedOutput()
+		if err != nil {
+			w.t.Fatalf("git %s: %v\n%s", strings.Join(args, " "), err, out)
 		}
-		if err := v.Call(ctx, v.ops, http.MethodGet, fmt.Sprintf("%s/git/trees/main?recursive=true&page=%d", fleetRepository, page), nil, &tree); err != nil {
-			return nil, err
+		return strings.TrimSpace(string(out))
+	}
+	git("clone", "--quiet", d.remote(), ".")
+	nodes := strings.Fields(git("ls-files", "*/node-workers-*"))
+	if len(nodes) == 0 {
+		w.t.Fatal("main has no node")
+	}
+	w.eventually(time.Minute, func(context.Context) string {
+		git("pull", "--quiet")
+		if left := git("ls-files", "proposals/*", "*/proposals/*"); left != "" {
+			return "main still has the proposals " + left
 		}
-		for _, entry := range tree.Tree {
-			if entry.Type == "blob" {
-				paths = append(paths, entry.Path)
-			}
-		}
-		if !tree.Truncated || len(tree.Tree) == 0 {
-			return paths, nil
-		}
+		return ""
+	})
+	git("switch", "--quiet", "--create", branch)
+	git("rm", "--quiet", nodes[0])
+	git("commit", "--quiet", "-m", "remove a node")
+	git("push", "--quiet", "origin", branch)
+	return git("rev-parse", "HEAD")
+}
+
+// TestPullRequests reviews all changes of a fleet with a running controller: at a real Gitea,
+// and with the clients of GitHub and GitLab at servers that accept what the published
+// descriptions of these forges contain, with git over http. A change is applied only after
+// its approval and its merge, and only as it was approved.
+func TestPullRequests(t *testing.T) {
+	t.Run("gitea", func(t *testing.T) {
+		w := newWorld(t, worldConfig{})
+		w.reviews(w.withGitea())
+	})
+	for _, kind := range []forge.Kind{forge.GitHub, forge.GitLab} {
+		t.Run(string(kind), func(t *testing.T) {
+			enginetest.Nightly(t)
+			w := newWorld(t, worldConfig{})
+			w.reviews(w.withContract(kind))
+		})
 	}
 }
 
-// TestPullRequests reviews all changes of a fleet at a real forge: a change is applied only
-// after its approval and its merge, and only as it was approved.
-func TestPullRequests(t *testing.T) {
-	w := newWorld(t, worldConfig{})
-	v := w.withForge("")
+func (w *world) reviews(d desk) {
+	t := w.t
 	w.start()
 	w.classAndPool("workers", "", "")
 
 	// Opened, approved and merged: exactly this plan is applied.
 	w.pods("web", 3, "1", "1Gi")
 	plan := w.pending(v1alpha1.ScaleUp, 2*time.Minute)
-	first := w.opened(v, time.Minute)
+	first := w.opened(d, time.Minute)
 	if !strings.Contains(first.Body, plan.Spec.PlanHash) {
 		t.Errorf("the text of the pull request lacks the digest %s:\n%s", plan.Spec.PlanHash, first.Body)
 	}
-	v.approve(first)
+	d.approve(first)
 	w.untouched()
-	w.merge(v, first, "squash")
+	d.merge(first, "squash")
 	w.running("web", 3, 3*time.Minute)
 	w.applied(plan.Name, "ann")
-	var node string
-	w.eventually(time.Minute, func(ctx context.Context) string {
-		paths, err := v.files(ctx)
-		if err != nil {
-			return err.Error()
-		}
-		if at := slices.IndexFunc(paths, func(p string) bool { return strings.Contains(p, "/node-workers-") }); at >= 0 {
-			node = paths[at]
-		}
-		left := slices.ContainsFunc(paths, func(p string) bool { return strings.HasPrefix(p, "proposals/") })
-		if node == "" || left {
-			return fmt.Sprintf("main has %q", paths)
-		}
-		return ""
-	})
+	made := len(w.ours())
+	if made != len(plan.Spec.VMs) {
+		t.Errorf("%d VMs, want the %d of the plan", made, len(plan.Spec.VMs))
+	}
 
 	// A person's own pull request has numaform's plan before it is merged.
-	var file struct{ Sha, Content string }
-	v.call(v.ann, http.MethodGet, fleetRepository+"/contents/"+node, nil, &file)
-	if _, err := base64.StdEncoding.DecodeString(file.Content); err != nil {
-		t.Fatal(err)
-	}
-	v.call(v.ann, http.MethodDelete, fleetRepository+"/contents/"+node, map[string]any{"sha": file.Sha, "message": "remove a node", "new_branch": "mine"}, nil)
-	var own pull
-	v.call(v.ann, http.MethodPost, fleetRepository+"/pulls", map[string]any{"head": "mine", "base": "main", "title": "remove a node"}, &own)
+	own := w.removesNode(d, "mine")
+	d.propose("mine", own, "remove a node")
 	w.eventually(2*time.Minute, func(ctx context.Context) string {
-		state, text := v.status(ctx, own.Head.Sha)
-		if state != "success" || !strings.Contains(text, "1 to delete") {
-			return "the status is " + state + ": " + text
+		status := d.status(ctx, own)
+		if status.State != forge.Success || !strings.Contains(status.Description, "1 to delete") {
+			return fmt.Sprintf("the status is %+v", status)
 		}
 		return ""
 	})
-	v.call(v.ann, http.MethodPatch, fmt.Sprintf("%s/pulls/%d", fleetRepository, own.Number), map[string]any{"state": "closed"}, nil)
 
 	// A new decision updates the pull request in place, and the approval becomes invalid.
 	w.pods("more", 1, "6", "4Gi")
-	second := w.opened(v, 2*time.Minute, first.Head.Sha)
-	v.approve(second)
+	second := w.opened(d, 2*time.Minute, first)
+	d.approve(second)
 	w.pods("extra", 6, "6", "4Gi")
-	updated := w.opened(v, 2*time.Minute, first.Head.Sha, second.Head.Sha)
+	updated := w.opened(d, 2*time.Minute, first, second)
 	if updated.Number != second.Number {
 		t.Errorf("the new decision has pull request %d, not %d", updated.Number, second.Number)
 	}
 
 	// Merged without an approval of its head, and while numaform is down: nothing is
 	// applied, and the pull request is opened again.
-	made := len(w.ours())
 	w.stop(syscall.SIGTERM)
-	w.merge(v, updated, "merge")
+	d.merge(updated, "merge")
 	w.start()
-	again := w.opened(v, 2*time.Minute, first.Head.Sha, second.Head.Sha, updated.Head.Sha)
+	again := w.opened(d, 2*time.Minute, first, second, updated)
 	if again.Number == updated.Number || len(w.ours()) != made {
 		t.Errorf("after a merge without approval: pull request %+v, %d VMs, want %d", again, len(w.ours()), made)
 	}
 
 	// Approved and merged, but the plan is different then: it is held.
-	v.approve(again)
+	d.approve(again)
 	w.stop(syscall.SIGTERM)
-	w.merge(v, again, "rebase")
+	d.merge(again, "rebase")
 	w.pods("late", 6, "6", "4Gi")
 	w.start()
-	held := w.opened(v, 3*time.Minute, first.Head.Sha, second.Head.Sha, updated.Head.Sha, again.Head.Sha)
+	held := w.opened(d, 3*time.Minute, first, second, updated, again)
 	if held.Number == again.Number || len(w.ours()) != made {
 		t.Errorf("after a merge of another plan: pull request %+v, %d VMs, want %d", held, len(w.ours()), made)
 	}
 
-	// Closed: rejected.
+	// Closed by an approver: rejected.
 	rejected := w.pending(v1alpha1.ScaleUp, time.Minute)
-	v.call(v.ann, http.MethodPatch, fmt.Sprintf("%s/pulls/%d", fleetRepository, held.Number), map[string]any{"state": "closed"}, nil)
-	w.eventually(time.Minute, func(ctx context.Context) string {
-		var plans v1alpha1.ScalePlanList
-		if err := w.api.List(ctx, &plans); err != nil {
-			return err.Error()
-		}
-		for i := range plans.Items {
-			if p := &plans.Items[i]; p.Name == rejected.Name && p.Status.Phase == v1alpha1.ScalePlanRejected {
-				return ""
-			}
-		}
-		return "plan " + rejected.Name + " is not rejected"
-	})
+	d.reject(held)
+	w.becomes(rejected, v1alpha1.ScalePlanRejected)
 	if len(w.ours()) != made {
 		t.Errorf("%d VMs after the rejection, want %d", len(w.ours()), made)
 	}
