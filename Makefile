@@ -12,7 +12,7 @@ BENCH ?= .
 BENCHFLAGS ?=
 FUZZTIME ?= 60s
 TESTFLAGS ?=
-TEST_TIMEOUT ?= 40m
+TEST_TIMEOUT ?= 60m
 
 # The simulators are a separate module that shares no code with numaform.
 IN_SIM := cd test/sim && GOWORK=off
