@@ -388,23 +388,14 @@ func (s *Sealed) Verify(ctx context.Context, evidence audit.Evidence) (*Audit, e
 	}
 	evidence.Keys = append([]*translog.Key{signer.Key()}, evidence.Keys...)
 	found.Report = audit.Verify(list, evidence)
-	for i := range found.Logs {
-		if mine != nil && found.Logs[i].ID == mine.head.ID {
-			found.Checkpoint, found.Log = []byte(found.Logs[i].Checkpoint), found.Logs[i].ID
-		}
-	}
-	for i := range list {
-		if list[i].Verified && list[i].Change.Kind == audit.KindContinue {
-			found.Continued = list[i].Change.Time
-		}
-	}
+	found.locate(mine, list)
 
 	var broken *RewrittenError
 	if mine != nil {
 		broken = mine.compare(list)
 	}
 	if found.Rewritten = found.rewritten(mine, broken); found.Rewritten != nil {
-		return found, nil
+		return found, nil //nolint:nilerr // it is part of the result
 	}
 	if err := s.keep(list); err != nil {
 		return nil, err
@@ -413,6 +404,21 @@ func (s *Sealed) Verify(ctx context.Context, evidence audit.Evidence) (*Audit, e
 		return found, s.confirm(ctx, content, mine.head)
 	}
 	return found, nil
+}
+
+// locate sets the checkpoint of the log mine, which can be nil, and when the controller last
+// went on.
+func (a *Audit) locate(mine *historyLog, list []audit.Entry) {
+	for i := range a.Logs {
+		if mine != nil && a.Logs[i].ID == mine.head.ID {
+			a.Checkpoint, a.Log = []byte(a.Logs[i].Checkpoint), a.Logs[i].ID
+		}
+	}
+	for i := range list {
+		if list[i].Verified && list[i].Change.Kind == audit.KindContinue {
+			a.Continued = list[i].Change.Time
+		}
+	}
 }
 
 // headOf returns the head of the history's log as it is stored, and the log with this head;

@@ -61,6 +61,8 @@ var others = []elsewhere{
 	{page: "docs/install.md", command: "KUBERNETES=", by: "examples/template_test.go:func TestMakeTemplate"},
 	{page: "docs/install.md", command: "NODE=k3s", by: "examples/template_test.go:func TestTemplateForWhom"},
 	{page: "docs/install.md", command: "skopeo", why: "pushes to a registry of the user"},
+	{page: "docs/upgrade.md", command: "skopeo", why: "pushes to a registry of the user"},
+	{page: "docs/upgrade.md", command: "git pull", by: "docs/install.md:make build && export PATH"},
 	{page: "docs/topology.md", command: "qm create", why: "the simulator creates VMs by its API only"},
 	{page: "docs/topology.md", command: "pvenode", why: "the simulator has no pvenode"},
 	{page: "docs/join.md", why: "runs in a guest at its boot, as root"},
@@ -160,7 +162,8 @@ restic() { tar -tzf - | grep fleet; }
 		words: map[string]string{"age1…": `"$AGE_RECIPIENT"`},
 		before: map[string]string{
 			"numaform backup -o fleet.age --passphrase-file": "rm fleet.age",
-			"numaform restore": `rm fleet.age; command numaform backup -o fleet.age --recipient "$AGE_RECIPIENT"`,
+			"numaform restore fleet.age --identity":          `rm fleet.age; command numaform backup -o fleet.age --recipient "$AGE_RECIPIENT"`,
+			"numaform restore fleet.age --passphrase":        `rm fleet.age; command numaform backup -o fleet.age --passphrase-file passphrase`,
 		},
 	},
 	"docs/history.md": {
@@ -176,6 +179,7 @@ sed -i -e 's/^clusterID: .*/clusterID: rival/' -e 's/lower: 2000, upper: 2999/lo
 numaform apply -f manifests
 command numaform history checkpoint >checkpoint.txt
 `,
+		words: map[string]string{"kubectl -n numaform exec deploy/numaform -- numaform history key --config /etc/numaform/numaform.yaml": "numaform history key"},
 		after: `grep -q payload evidence.jsonl; command numaform undo -f manifests --auto-approve`,
 	},
 }

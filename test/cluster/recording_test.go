@@ -137,12 +137,12 @@ func scrape(ctx context.Context, url string) (samples, error) {
 	}
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
-		return nil, nil //nolint:nilerr // a scrape of a controller that does not run has no samples
+		return nil, nil // a controller that does not run has no samples
 	}
 	defer response.Body.Close() //nolint:errcheck // only read
 	text, err := io.ReadAll(response.Body)
 	if err != nil {
-		return nil, nil //nolint:nilerr // as above
+		return nil, nil
 	}
 	found := samples{}
 	for line := range strings.Lines(string(text)) {

@@ -24,7 +24,7 @@ import (
 )
 
 // desk is a forge with the world's fleet, where numaform proposes and ann reviews.
-type desk interface {
+type desk interface { //nolint:interfacebloat // what a reviewer does at a forge
 	// Open returns the open pull requests.
 	Open(ctx context.Context) ([]forge.PullRequest, error)
 	// status returns numaform's status of a commit.
