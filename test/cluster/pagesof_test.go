@@ -212,10 +212,14 @@ awk '/^` + "```yaml" + `$/ { inside = 1; next } /^` + "```" + `$/ { if (inside) 
 		after: `kubectl delete proxmoxtemplate debian-13`,
 	},
 	"docs/install.md": {
-		prepare: release,
-		// The page has two ways to remove numaform.
-		before: map[string]string{"kubectl -n numaform scale deployment numaform --replicas 0": installed},
-		after:  `kubectl get crds -o name | grep -c numaform && exit 1; ! kubectl get namespace numaform`,
+		prepare: release + `git config --global url."file://$ROOT".insteadOf https://github.com/numaform/numaform
+`,
+		before: map[string]string{
+			"kubectl create namespace numaform": "cp ../values.yaml ../pve-root-ca.pem ../token .",
+			// The page has two ways to remove numaform.
+			"kubectl -n numaform scale deployment numaform --replicas 0": installed,
+		},
+		after: `kubectl get crds -o name | grep -c numaform && exit 1; ! kubectl get namespace numaform`,
 	},
 	"docs/templates.md": {},
 }
