@@ -102,6 +102,19 @@ func (w *Writer) postpone(err error) {
 	}
 }
 
+// endOutage removes what postpone recorded, after what failed has succeeded. A VM may still wait
+// for something else, such as another change of its host. A VM whose own change could not begin
+// keeps its error until the next attempt.
+func (w *Writer) endOutage() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, m := range w.members {
+		if errors.As(m.Err, new(*PostponedError)) && m.retry.tries == 0 {
+			m.Err = nil
+		}
+	}
+}
+
 // postponed returns the PostponedError of a VM, with the beginning of the outage. The caller
 // holds w.mu.
 func (w *Writer) postponed(m *member, err error) error {

@@ -12,6 +12,7 @@ import (
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/generator"
 	"github.com/numaform/numaform/internal/audit"
+	"github.com/numaform/numaform/internal/pvesim"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/store"
 	"github.com/numaform/numaform/topology"
@@ -98,4 +99,36 @@ func TestPostponedChanges(t *testing.T) {
 	if state := phases(t, writer, scaler.PhaseMade)[0]; state.Err != nil {
 		t.Errorf("a VM that was created waits: %v", state.Err)
 	}
+}
+
+// TestPostponedChangesEnd checks that a VM no longer reports an outage that is over, although it
+// still waits for another change of its host.
+func TestPostponedChangesEnd(t *testing.T) {
+	t.Parallel()
+	fleetStore := &refusing{}
+	w := newWorldWith(t, func(c *scaler.Config) {
+		fleetStore.Store = c.Store
+		c.Store = fleetStore
+	})
+	reached, release := make(chan struct{}), make(chan struct{})
+	w.sim.AddFault(pvesim.Fault{Method: "POST", Path: "/clone$", Times: 1, Hit: func(ctx context.Context, _ pvesim.Call) {
+		close(reached)
+		select {
+		case <-release:
+		case <-ctx.Done():
+		}
+	}})
+	writer := w.run(t, nil)
+	ensure(t, writer, on(first))
+	<-reached
+	fleetStore.reads.Store(true)
+	ensure(t, writer, on(first))
+	postponed := func(states []scaler.VMState) bool { return scaler.OutageOf(&states[1]) != nil }
+	await(t, writer, postponed)
+	fleetStore.reads.Store(false)
+	await(t, writer, func(states []scaler.VMState) bool {
+		return states[1].Phase == scaler.PhaseReserved && !postponed(states)
+	})
+	close(release)
+	phases(t, writer, scaler.PhaseMade, scaler.PhaseMade)
 }

@@ -304,6 +304,9 @@ func (w *Writer) step(ctx context.Context) (again time.Duration, err error) {
 		if err != nil && ctx.Err() == nil {
 			w.postpone(err)
 		}
+		if err == nil {
+			w.endOutage()
+		}
 		if err != nil || b == nil {
 			return w.due(), err
 		}
