@@ -85,7 +85,7 @@ LONG_TESTS := ./test/cluster ./test/hostile ./test/e2e ./test/faults ./test/upgr
 # WITHOUT lists programs that this machine lacks; make test then omits the tests that need them.
 # It can contain postgres, node, chromium, gcc, qemu, guest and promtool.
 WITHOUT ?=
-export NUMAFORM_WITHOUT := $(WITHOUT)
+test: export NUMAFORM_WITHOUT = $(WITHOUT)
 unless-without = $(if $(filter $(1),$(WITHOUT)),,$(2))
 
 # system finds or installs the programs that make does not build, before it builds the others.

@@ -10,8 +10,37 @@ import (
 	"testing"
 )
 
-// TestMissingProgramsAreNamed checks that a user who is not root is told of all missing
-// programs at once, with their packages, and how to run the other tests.
+// TestMakeLeavesTheEnvironment checks that make sets no variable of numaform for the commands
+// of the targets, because numaform refuses variables that it does not know.
+func TestMakeLeavesTheEnvironment(t *testing.T) {
+	t.Parallel()
+	probe := filepath.Join(t.TempDir(), "probe.mk")
+	if err := os.WriteFile(probe, []byte("probe:\n\t@env\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	command := exec.Command("make", "--no-print-directory", "-f", "Makefile", "-f", probe, "probe")
+	command.Dir = root
+	for _, variable := range os.Environ() {
+		if !strings.HasPrefix(variable, "NUMAFORM_") {
+			command.Env = append(command.Env, variable)
+		}
+	}
+	out, err := command.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(out), "PATH=") {
+		t.Fatalf("the probe printed no environment:\n%s", out)
+	}
+	for line := range strings.Lines(string(out)) {
+		if strings.HasPrefix(line, "NUMAFORM_") {
+			t.Errorf("make sets %s", line)
+		}
+	}
+}
+
+// TestMissingProgramsAreNamed checks that system.sh names all missing programs at once to a
+// user who is not root, with their packages, and says how to run the other tests.
 func TestMissingProgramsAreNamed(t *testing.T) {
 	t.Parallel()
 	bin := t.TempDir()
