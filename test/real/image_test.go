@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -50,39 +49,24 @@ func scripted(t *testing.T, programs []string, stubs map[string]string, env []st
 	return 0, output.String()
 }
 
-// TestImageWithoutTools checks that the build of the guests' image names the packages that it
-// lacks and cannot install.
+// TestImageWithoutTools checks that the build of the guests' image ends before it writes
+// anything where programs are missing. TestMissingProgramsAreNamed checks what it prints.
 func TestImageWithoutTools(t *testing.T) {
 	t.Parallel()
-	asUser, asRoot := "echo 1000", "echo 0"
-	const missing = " mmdebstrap qemu-utils( fdisk)?( e2fsprogs)? fakeroot gcc qemu-system-x86( debian-archive-keyring)?"
 	for _, tt := range []struct {
 		name  string
 		stubs map[string]string
 		want  string
 	}{
-		{
-			"a user",
-			map[string]string{"id": asUser, "apt-get": "exit 1"},
-			"guest-image: not installed:" + missing + ": install these packages, on Debian with apt-get install",
-		},
-		{
-			"root without apt-get",
-			map[string]string{"id": asRoot},
-			"guest-image: not installed:" + missing + ": install these packages, on Debian with apt-get install",
-		},
-		{
-			"root without network",
-			map[string]string{"id": asRoot, "apt-get": "echo 'E: Unable to locate package' >&2; exit 100"},
-			"guest-image: apt-get could not install" + missing + ": the image of test guests needs them",
-		},
+		{"a user", map[string]string{"id": "echo 1000", "apt-get": "exit 1"}, "Or run all other tests: make test WITHOUT="},
+		{"root without apt-get", map[string]string{"id": "echo 0"}, "Or run all other tests: make test WITHOUT="},
+		{"root without network", map[string]string{"id": "echo 0", "apt-get": "echo 'E: Unable to locate package' >&2; exit 100"}, "E: Unable to locate package"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			dir := filepath.Join(t.TempDir(), "guest")
-			code, said := scripted(t, []string{"dirname"}, tt.stubs, nil, "tools/guest-image.sh", t.TempDir(), dir)
-			lines := strings.Split(strings.TrimSpace(said), "\n")
-			if last := lines[len(lines)-1]; code != 1 || !regexp.MustCompile("^"+tt.want+"$").MatchString(last) {
+			code, said := scripted(t, []string{"sh", "dirname", "cut", "tr"}, tt.stubs, nil, "tools/guest-image.sh", t.TempDir(), dir)
+			if code != 1 || !strings.Contains(said, tt.want) {
 				t.Errorf("exit code %d, output %q, want 1 and %q", code, said, tt.want)
 			}
 			if _, err := os.Stat(dir); err == nil {
