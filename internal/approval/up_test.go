@@ -267,8 +267,8 @@ func TestAnExpiredPlanDoesNotApply(t *testing.T) {
 	b.settle()
 	b.plan(v1alpha1.ScalePlanExpired)
 	b.want(0, placed("slow", pve1, 4096, "a"))
-	if anew := b.plan(v1alpha1.ScalePlanPending); anew.Spec.Approve != "" || anew.UID == plan.UID {
-		t.Errorf("plan is %+v", anew.Spec)
+	if next := b.plan(v1alpha1.ScalePlanPending); next.Spec.Approve != "" || next.UID == plan.UID {
+		t.Errorf("plan is %+v", next.Spec)
 	}
 }
 
@@ -326,8 +326,8 @@ func TestAfterARejection(t *testing.T) {
 	}
 	b.want(0, placed("slow", pve1, 4096, "b"))
 	b.wantWaits("slow b PendingApproval")
-	if anew := b.plan(v1alpha1.ScalePlanPending); anew.Name != rejected.Name || anew.Spec.Reject != "" {
-		t.Errorf("the new plan is %s: %+v", anew.Name, anew.Spec)
+	if next := b.plan(v1alpha1.ScalePlanPending); next.Name != rejected.Name || next.Spec.Reject != "" {
+		t.Errorf("the new plan is %s: %+v", next.Name, next.Spec)
 	}
 }
 

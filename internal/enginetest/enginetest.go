@@ -113,7 +113,7 @@ func Long(t testing.TB, what string) {
 }
 
 // Needs skips the test like Long, and if the variable NUMAFORM_WITHOUT names the program:
-// make test WITHOUT=... sets it. The programs are those of tools/system.sh, and promtool.
+// make test WITHOUT=... sets it. The programs are promtool and the ones that tools/system.sh knows.
 func Needs(t testing.TB, program string) {
 	t.Helper()
 	Long(t, program)

@@ -328,7 +328,7 @@ func (c *Config) openGit(environ []string) (*store.Git, error) {
 	})
 }
 
-// trusted returns the system's CAs and those of ca_file, or nil without ca_file.
+// trusted returns the CAs of the system and of ca_file, or nil without ca_file.
 func (g *Git) trusted() (*x509.CertPool, error) {
 	if g.CAFile == "" {
 		return nil, nil

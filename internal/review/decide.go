@@ -9,7 +9,7 @@ import (
 )
 
 // mayReject reports whether a user rejects a change by closing its pull request. With
-// approvers, only they can, and nobody if the forge does not report who closed it.
+// approvers, only they can, and no user can if the forge does not report who closed it.
 func (p *Policy) mayReject(user string) bool {
 	return len(p.Approvers) == 0 ||
 		slices.ContainsFunc(p.Approvers, func(name string) bool { return strings.EqualFold(name, user) })

@@ -107,7 +107,7 @@ func TestPage(t *testing.T) {
 	w.patch(&karpv1.NodePool{}, "workers", `{"metadata":{"annotations":{"`+v1alpha1.AnnotationScaleUp+`":"manual"}}}`)
 	alice := w.as("alice", "numaform-approver")
 	user, stranger := w.newReader(address, "page-reader", "numaform-page"), w.newReader(address, "page-stranger", "")
-	nobody := &reader{w: w, root: user.root}
+	anonymous := &reader{w: w, root: user.root}
 
 	w.pods("web", 1, "2", "2Gi")
 	plan := w.pending(v1alpha1.ScaleUp, time.Minute)
@@ -153,7 +153,7 @@ func TestPage(t *testing.T) {
 			method string
 			want   int
 		}{
-			{nobody, http.MethodGet, http.StatusUnauthorized},
+			{anonymous, http.MethodGet, http.StatusUnauthorized},
 			{&reader{w: w, root: user.root, bearer: user.bearer[:len(user.bearer)-8] + "AAAAAAAA"}, http.MethodGet, http.StatusUnauthorized},
 			{stranger, http.MethodGet, http.StatusForbidden},
 			{user, http.MethodPost, http.StatusMethodNotAllowed},
