@@ -143,8 +143,9 @@ func (c *checker) text(field, value string) {
 	c.valid(strings.TrimSpace(value) == value, field, value, "begins or ends with a space, which Proxmox would remove: remove it")
 }
 
-// checkFleet checks all values of a fleet, and that names, keys and VMIDs are unique.
-func checkFleet(f *fleet.Fleet) error {
+// checkFleet checks all values of a fleet, and that names, keys and VMIDs are unique. It omits
+// the values of the VMs with a known file, which Parse has accepted.
+func checkFleet(f *fleet.Fleet, known [][]byte) error {
 	if err := fleet.CheckClusterID(f.ClusterID); err != nil {
 		return err
 	}
@@ -178,7 +179,9 @@ func checkFleet(f *fleet.Fleet) error {
 			return c.err
 		}
 		vm := &f.VMs[i]
-		c.vm(f.ClusterID, vm)
+		if known[i] == nil {
+			c.vm(f.ClusterID, vm)
+		}
 		unique := func(field, scope, value, fix string) {
 			id := field + " " + scope + value
 			c.valid(owners[id] == "", field, scope+value, fmt.Sprintf("is also used by VM %s: %s", owners[id], fix))

@@ -101,12 +101,18 @@ func (r Release) Render(f fleet.Fleet) (Files, error) {
 	f.Hosts = f.AllHosts()
 	f.VMs = slices.Clone(f.VMs)
 	f.Sort()
-	if err := checkFleet(&f); err != nil {
+	carried := modules.HashOf(r.Modules)
+	known := make([][]byte, len(f.VMs))
+	for i := range f.VMs {
+		vm := &f.VMs[i]
+		vm.Module = cmp.Or(vm.Module, carried)
+		known[i] = r.Memo.rendered(f.ClusterID, NodeFile(vm), vm)
+	}
+	if err := checkFleet(&f, known); err != nil {
 		return nil, fmt.Errorf("rendering fleet: %w", err)
 	}
 
 	files := Files{ignoreFile: []byte(ignored)}
-	carried := modules.HashOf(r.Modules)
 	for name, content := range r.Modules {
 		files[ModuleFile(carried, name)] = content
 	}
@@ -136,10 +142,9 @@ func (r Release) Render(f fleet.Fleet) (Files, error) {
 	}
 	for i := range f.VMs {
 		vm := &f.VMs[i]
-		vm.Module = cmp.Or(vm.Module, carried)
 		name := NodeFile(vm)
-		if content, ok := r.Memo.rendered(f.ClusterID, name, vm); ok {
-			files[name] = content
+		if known[i] != nil {
+			files[name] = known[i]
 			continue
 		}
 		if files[name], err = renderNode(f.ClusterID, vm); err != nil {

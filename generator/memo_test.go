@@ -1,6 +1,9 @@
 package generator_test
 
 import (
+	"fmt"
+	"maps"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -36,6 +39,27 @@ func TestMemoChangesNothing(t *testing.T) {
 			}
 			if diff := cmp.Diff(f, got); diff != "" {
 				t.Fatalf("fleet read back (-rendered +parsed):\n%s", diff)
+			}
+			// A caller may change the lists of a fleet that it parsed.
+			for i := range got.VMs {
+				got.VMs[i].VMID++
+			}
+			slices.Reverse(got.Hosts)
+			slices.Reverse(got.Regions)
+			if got, err = remembering.Parse(maps.Clone(files)); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(f, got); diff != "" {
+				t.Fatalf("fleet read again (-rendered +parsed):\n%s", diff)
+			}
+			if len(files) > 0 {
+				edited := maps.Clone(files)
+				name := rapid.SampledFrom(slices.Sorted(maps.Keys(files))).Draw(t, "file")
+				edited[name] = append(slices.Clone(edited[name]), "# edited\n"...)
+				_, want := generator.Parse(edited)
+				if _, err := remembering.Parse(edited); fmt.Sprint(err) != fmt.Sprint(want) {
+					t.Fatalf("an edited %s: %v, want %v", name, err, want)
+				}
 			}
 
 			// Some VMs change, are removed or are added again.
