@@ -554,8 +554,13 @@ func (w *Writer) hostApplied(ctx context.Context, b *batch, id string, result Re
 		}
 	}
 	// The host stays busy until all this is recorded; otherwise a failed change would
-	// begin again at once.
-	defer w.nudge()
+	// begin again at once. A step reads the whole fleet, so only a failure or a waiting request
+	// begins one before the change ends.
+	defer func() {
+		if result.Err != nil || w.awaited(result.Host) {
+			w.nudge()
+		}
+	}()
 	defer func() {
 		s := w.scaler
 		s.mu.Lock()
@@ -587,6 +592,18 @@ func (w *Writer) hostApplied(ctx context.Context, b *batch, id string, result Re
 			w.vmApplied(m, b, result.Err, exists && m.complete(guest))
 		}
 	}
+}
+
+// awaited reports whether a VM of a host waits for its next change.
+func (w *Writer) awaited(host topology.HostID) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, m := range w.members {
+		if m.VM.Host == host && !m.moving && (m.Phase == PhaseReserved || m.leaving || m.desired != nil) {
+			return true
+		}
+	}
+	return false
 }
 
 // readGuests reads a host again and returns the guests on it that carry our marker, by

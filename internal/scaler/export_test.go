@@ -309,6 +309,16 @@ func (w *Writer) Start(b *Batch) {
 	w.batchBegun(b, &begun{change: b.change, started: w.scaler.config.Clock.Now()}, trace.SpanContext{})
 }
 
+// Woken reports whether the writer takes its next step at once, and resets this.
+func (w *Writer) Woken() bool {
+	select {
+	case <-w.wake:
+		return true
+	default:
+		return false
+	}
+}
+
 // Finish marks a host of a change as applied, or as failed if err is not nil.
 func (w *Writer) Finish(ctx context.Context, b *Batch, host topology.HostID, err error) {
 	w.hostApplied(ctx, b, "", Result{Host: host, Err: err})

@@ -85,6 +85,40 @@ func TestWhatMovesIsLeftAlone(t *testing.T) {
 	})
 }
 
+// TestHostEndsQuietly checks that the end of an apply on a host begins the next change only
+// if a request waits for this host, or the apply failed: each step of the writer reads the
+// whole fleet.
+func TestHostEndsQuietly(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		// ask requests something while the change is being applied.
+		ask  func(*testing.T, *scaler.Writer, fleet.VM)
+		err  error
+		want bool
+	}{
+		"nothing waits":       {func(*testing.T, *scaler.Writer, fleet.VM) {}, nil, false},
+		"it failed":           {func(*testing.T, *scaler.Writer, fleet.VM) {}, errors.New("the host went down"), true},
+		"a VM waits":          {func(t *testing.T, w *scaler.Writer, _ fleet.VM) { t.Helper(); ensure(t, w, request(pve2)) }, nil, true},
+		"one of another host": {func(t *testing.T, w *scaler.Writer, _ fleet.VM) { t.Helper(); ensure(t, w, request(pve1)) }, nil, false},
+		"a removal waits":     {func(_ *testing.T, w *scaler.Writer, vm fleet.VM) { w.Remove(vm.Key) }, nil, true},
+		"an update waits":     {func(_ *testing.T, w *scaler.Writer, vm fleet.VM) { vm.Tags = []string{"new"}; w.Update(vm) }, nil, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			writer, _, _ := resting(t, guestOf)
+			fresh := ensure(t, writer, request(pve2))[0]
+			batch := writer.NextBatch(t)
+			writer.Start(batch)
+			test.ask(t, writer, fresh)
+			writer.Woken() // by the requests
+			writer.Finish(t.Context(), batch, pve2, test.err)
+			if got := writer.Woken(); got != test.want {
+				t.Errorf("the writer takes its next step at once: %t, want %t", got, test.want)
+			}
+		})
+	}
+}
+
 // TestGoesOnce removes a VM whose VMID now belongs to another guest: it is removed only
 // once.
 func TestGoesOnce(t *testing.T) {
