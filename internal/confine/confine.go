@@ -9,15 +9,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime/debug"
 	"strings"
 )
 
 // variable is the environment variable that contains the helper's Rules.
 const variable = "NUMAFORM_CONFINE"
-
-// program is the main package that calls Main.
-const program = "github.com/numaform/numaform/cmd/numaform"
 
 // Rules define which files a child may access; Landlock denies access to all others. Paths
 // that do not exist, or that this user cannot reach, are skipped.
@@ -42,23 +38,11 @@ func (r Rules) Env() (name, value string) {
 	return variable, string(content)
 }
 
-// Helper returns the path of the helper: this program, if it is numaform and the kernel
-// supports Landlock; otherwise "".
-func Helper() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok || info.Path != program || Version() == 0 {
-		return ""
-	}
-	path, err := os.Executable()
-	if err != nil {
-		return ""
-	}
-	return path
-}
-
 // init executes the program before the Kubernetes packages are initialized, because that
 // takes more CPU time than everything else that a helper does. Go initializes packages by
-// import path (The Go Programming Language Specification, Program initialization).
+// import path after the packages that they import (The Go Programming Language
+// Specification, Program initialization), so this package imports only packages that are
+// initialized early.
 func init() { //nolint:gochecknoinits // later, each command of the engine costs 20 ms of CPU
 	if _, helper := os.LookupEnv(variable); helper {
 		_ = Main() // it returns only if it fails; main calls it again and reports the error

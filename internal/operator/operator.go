@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 
 	"github.com/numaform/numaform/fleet"
@@ -154,7 +155,7 @@ func (c *Config) ScalerConfig(ctx context.Context, environ []string, cluster Kub
 			config.Providers.Record = record
 			config.Providers.Dir = filepath.Join(filepath.Dir(record), "providers")
 		}
-		if config.Engine, err = state.FindEngine(ctx, state.EngineConfig{Binary: c.Engine.Binary, Version: c.Engine.Version, Helper: confine.Helper()}); err != nil {
+		if config.Engine, err = state.FindEngine(ctx, state.EngineConfig{Binary: c.Engine.Binary, Version: c.Engine.Version, Helper: helper()}); err != nil {
 			return nil, err
 		}
 		if config.Kubeconfig, err = c.backendLogin(environ, cluster); err != nil {
@@ -257,4 +258,21 @@ func (c *Cluster) reread() func() (proxmox.Credential, error) {
 		}
 		return proxmox.Credential{TokenID: now.TokenID, TokenSecret: now.TokenSecret, Username: now.Username, Password: now.Password}, nil
 	}
+}
+
+// program is the main package that can serve as the helper of internal/confine.
+const program = "github.com/numaform/numaform/cmd/numaform"
+
+// helper returns the path of the helper that confines the engine: this program, if it is
+// numaform and the kernel supports Landlock; otherwise "".
+func helper() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok || info.Path != program || confine.Version() == 0 {
+		return ""
+	}
+	path, err := os.Executable()
+	if err != nil {
+		return ""
+	}
+	return path
 }
