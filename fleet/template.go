@@ -76,11 +76,8 @@ type TemplateHardware struct {
 	Networks   []Network `json:"networks,omitempty"`
 }
 
-// MaxTemplateName is the maximum length of a ProxmoxTemplate's name. The name and a hash form
-// the name of its templates, which is a DNS label.
-const MaxTemplateName = 63 - 1 - templateHash
-
-// templateHash is the number of hexadecimal digits of the hash in a template's name.
+// templateHash is the number of hexadecimal digits of the hash in a template's name. The name
+// is a DNS label, so that of a ProxmoxTemplate has at most 63 - 1 - 8 characters (CRD).
 const templateHash = 8
 
 // TemplateName returns the name of a template in Proxmox. It contains a hash of the image's

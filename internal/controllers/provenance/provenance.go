@@ -93,16 +93,17 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 		return reconcile.Result{RequeueAfter: soon}, nil
 	}
 	annotations := Annotations(&state)
-	if id := annotations[v1alpha1.AnnotationChange]; id != "" && id != claim.Annotations[v1alpha1.AnnotationChange] && annotations[v1alpha1.AnnotationApprover] == "" {
+	id := annotations[v1alpha1.AnnotationChange]
+	switch {
+	case annotations[v1alpha1.AnnotationApprover] != "":
+	case id != "" && id != claim.Annotations[v1alpha1.AnnotationChange]:
 		approver, err := c.approvals.ApproverOf(ctx, state.VM.Key, state.Origin.Time)
 		if err != nil {
 			return reconcile.Result{}, fmt.Errorf("finding the approver of vm %s: %w", state.VM.Name, err)
 		}
-		if approver != "" {
-			annotations[v1alpha1.AnnotationApprover] = approver
-		}
-	} else if approver := claim.Annotations[v1alpha1.AnnotationApprover]; approver != "" {
-		annotations[v1alpha1.AnnotationApprover] = approver // so that the Node gets it, too
+		annotations[v1alpha1.AnnotationApprover] = approver // "" removes that of an earlier change
+	default:
+		annotations[v1alpha1.AnnotationApprover] = claim.Annotations[v1alpha1.AnnotationApprover] // so that the Node gets it, too
 	}
 	changed, err := c.annotate(ctx, claim, annotations)
 	if err != nil {
@@ -181,7 +182,8 @@ func Annotations(state *scaler.VMState) map[string]string {
 	return annotations
 }
 
-// annotate adds annotations to an object, unless it has them, and reports whether it did.
+// annotate sets annotations of an object, and removes those with an empty value. It reports
+// whether that changed the object.
 func (c *Controller) annotate(ctx context.Context, object client.Object, annotations map[string]string) (changed bool, err error) {
 	stored := object.DeepCopyObject().(client.Object)
 	all := object.GetAnnotations()
@@ -190,7 +192,9 @@ func (c *Controller) annotate(ctx context.Context, object client.Object, annotat
 	}
 	for name, value := range annotations {
 		changed = changed || all[name] != value
-		all[name] = value
+		if all[name] = value; value == "" {
+			delete(all, name)
+		}
 	}
 	if !changed {
 		return false, nil

@@ -125,6 +125,48 @@ func TestAnnotations(t *testing.T) {
 	}
 }
 
+// TestApproverOfTheNewChange checks that a NodeClaim names the approver of the change that it
+// names, and no earlier one.
+func TestApproverOfTheNewChange(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		recorded, found, want string
+	}{
+		"in its record":    {"alice", "", "alice"},
+		"of its ScalePlan": {"", "bob", "bob"},
+		"none":             {"", "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			claim, node := &karpv1.NodeClaim{}, &corev1.Node{}
+			claim.Name, node.Name = "workers-2000", "workers-2000"
+			claim.Annotations = map[string]string{"numaform.dev/key": "a", "numaform.dev/change": "x", "numaform.dev/approver": "carol"}
+			node.Annotations = map[string]string{"numaform.dev/change": "x", "numaform.dev/approver": "carol"}
+			claim.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: "numaform.dev", Kind: "ProxmoxNodeClass", Name: "c"}
+			claim.Status.NodeName = node.Name
+			api := fake.NewClientBuilder().WithScheme(scheme.Scheme).WithObjects(claim, node).WithStatusSubresource(claim).Build()
+			state := scaler.VMState{VM: fleet.VM{Key: "a"}, Phase: scaler.PhaseMade, Origin: &scaler.Origin{Change: "y", Approver: test.recorded}}
+			controller := provenance.New(api, vms{"a": state}, bob(test.found))
+			for range 2 {
+				if err := api.Get(t.Context(), client.ObjectKeyFromObject(claim), claim); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := controller.Reconcile(t.Context(), claim); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, object := range []client.Object{claim, node} {
+				if err := api.Get(t.Context(), client.ObjectKeyFromObject(object), object); err != nil {
+					t.Fatal(err)
+				}
+				if got := object.GetAnnotations(); got["numaform.dev/change"] != "y" || got["numaform.dev/approver"] != test.want {
+					t.Errorf("annotations %v of %T, want the approver %q", got, object, test.want)
+				}
+			}
+		})
+	}
+}
+
 // TestJoin checks that the join of a Node is in the trace of its VM's change, once and with
 // its times, and only after the apply has ended.
 func TestJoin(t *testing.T) {
