@@ -74,12 +74,20 @@ func (w *Workspace) Apply(ctx context.Context, plan *Plan) (*Result, error) {
 	if err := w.writeKnown(left); err != nil {
 		return result, err
 	}
-	err = w.locking(ctx, "applying", func(ctx context.Context) error { return w.apply(ctx, plan, file, result) })
-	err = errors.Join(err, w.secure())
+	if err = w.collect(gogcApply); err == nil {
+		err = w.locking(ctx, "applying", func(ctx context.Context) error { return w.apply(ctx, plan, file, result) })
+	}
+	err = errors.Join(err, w.collect(gogc), w.secure())
 	if err == nil {
 		err = w.verify(ctx, left)
 	}
 	return result, err
+}
+
+// collect sets the engine's GOGC.
+func (w *Workspace) collect(percent string) error {
+	w.env.engine["GOGC"] = percent
+	return w.client.SetEnv(w.env.engine)
 }
 
 func (w *Workspace) apply(ctx context.Context, plan *Plan, file string, result *Result) error {

@@ -18,6 +18,15 @@ import (
 // provider can be found after its engine was killed.
 const runVariable = "NUMAFORM_RUN"
 
+// The garbage collection of the engine and the provider, which live for seconds, as values
+// of GOGC: more collections cost CPU time, and fewer cost memory without saving CPU time.
+// Most of an apply waits for Proxmox, and more engines apply than plan at once, so an apply
+// uses less memory.
+const (
+	gogc      = "200"
+	gogcApply = "100"
+)
+
 // clusterVariable identifies, by a hash, the Kubernetes cluster whose states an engine can
 // reach. The provider gets this variable too, because a provider can outlive a killed
 // engine.
@@ -112,9 +121,7 @@ func canonicalServer(server string) string {
 func environmentsOf(own []string, c *Config, backend, mark string) environments {
 	all := variablesOf(own)
 	plain := map[string]string{
-		// The engine and the provider live for seconds: more garbage collections cost CPU
-		// time, and fewer cost memory without saving CPU time.
-		"GOGC": "200", "CHECKPOINT_DISABLE": "1", runVariable: mark,
+		"GOGC": gogc, "CHECKPOINT_DISABLE": "1", runVariable: mark,
 	}
 	for _, name := range basics {
 		if value, ok := all[name]; ok {
