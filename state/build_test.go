@@ -129,6 +129,12 @@ Terraform acquires a state lock to protect the state.`
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
+	// Terraform describes its own attempt on a lock of the http backend, and wraps the line with the
+	// ID of the holder.
+	const attempt = "Error: Error acquiring the state lock\n\nError message: HTTP remote state already locked:\n│ ID=f6e52bfb-c7a6-fb4c-f808-822cb92588ce\nLock Info:\n  ID:        79155377\n"
+	if got := state.ParseLock(attempt); got == nil || got.ID != "f6e52bfb-c7a6-fb4c-f808-822cb92588ce" {
+		t.Errorf("got %+v, want the ID of the holder", got)
+	}
 	for name, text := range map[string]string{
 		"another error":         "Error: Unsupported argument\n  ID: 1",
 		"backend not reachable": "Error: Error acquiring the state lock\n\nError message: connection refused",

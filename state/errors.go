@@ -99,6 +99,8 @@ type LockedError struct {
 	// Lease is the name of the Kubernetes Lease if Unlock cannot break the lock, or else
 	// empty.
 	Lease string
+	// Command is Config.UnlockCommand.
+	Command string
 }
 
 // Error names the lock, its holder, its time and the fix.
@@ -111,12 +113,12 @@ func (e *LockedError) Error() string {
 		return fmt.Sprintf("state of %s: locked by %s since %s for %s: wait until it is unlocked; the lock ends with its holder's connection",
 			e.Dir, e.Who, since, e.Operation)
 	}
-	if e.Lease != "" {
-		return fmt.Sprintf("state of %s: locked by %s since %s for init: wait until it is unlocked; if the holder is certainly dead, run "+
-			"`kubectl delete lease %s` in the namespace of the states", e.Dir, e.Who, since, e.Lease)
+	release := ""
+	if e.Command != "" {
+		release = fmt.Sprintf("; if the holder is certainly dead, run `%s %s`", e.Command, e.ID)
 	}
-	return fmt.Sprintf("state of %s: locked by %s since %s for %s (lock %s, holder %s): wait until it is unlocked; "+
-		"if the holder is certainly dead, run the engine's `force-unlock %s` in that directory", e.Dir, e.Who, since, e.Operation, e.ID, e.Holder, e.ID)
+	return fmt.Sprintf("state of %s: locked by %s since %s for %s (lock %s, holder %s): wait until it is unlocked%s",
+		e.Dir, e.Who, since, e.Operation, e.ID, e.Holder, release)
 }
 
 // lockField matches a line of the engine's description of a lock.
@@ -127,7 +129,8 @@ var lockField = regexp.MustCompile(`(?m)^[\s│|]*(ID|Path|Operation|Who|Created
 var lockAccount = regexp.MustCompile(`acquiring the state lock|already locked by another`)
 
 // heldID matches the holder's ID in a description that is otherwise about the requester.
-var heldID = regexp.MustCompile(`already locked: ID=(\S+)`)
+// The engine wraps long lines.
+var heldID = regexp.MustCompile(`already locked:[\s│|]*ID=(\S+)`)
 
 // lockTime is the engine's time format: Go's Time.String.
 const lockTime = "2006-01-02 15:04:05.999999999 -0700 MST"

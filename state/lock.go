@@ -203,12 +203,12 @@ func (w *Workspace) connString() (connString, bool) {
 	return parseConn(w.env.engine[connVariable], w.env.engine)
 }
 
-// complete completes the engine's description of a lock with the directory and, if they
-// are known, Lease, Holder and Proof. Some backends (http, pg) do not report the holder,
+// complete completes the engine's description of a lock with the directory, the command
+// that releases it and, if they are known, Lease, Holder and Proof. Some backends (http, pg) do not report the holder,
 // and the engine then describes its own attempt: such a description is more recent than
 // the start of the operation, and is dropped.
 func (w *Workspace) complete(lock *LockedError) {
-	lock.Dir = w.config.Dir
+	lock.Dir, lock.Command = w.config.Dir, w.config.UnlockCommand
 	if lock.Created.IsZero() || !lock.Created.Before(w.begun) {
 		lock.Who, lock.Operation, lock.Created = "someone", "an operation", time.Time{}
 		if w.root.backend == "pg" {
@@ -300,6 +300,22 @@ func (w *Workspace) Unlock(ctx context.Context, id string) error {
 		return err
 	}
 	return w.unlock(ctx, id)
+}
+
+// OtherEngines returns the engines that another numaform runs on this machine for the same
+// state, and their providers: processes in directories with the same backend block. known
+// is false if the operating system does not list them, or before the first operation of
+// the workspace. Processes of other users are not seen, unless this user is root.
+func (w *Workspace) OtherEngines() (pids []int, known bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.root == nil {
+		return nil, false
+	}
+	return enginesIn(func(dir string) bool {
+		there, err := readConfiguration(dir)
+		return err == nil && there.backend == w.root.backend && maps.Equal(there.settings, w.root.settings)
+	})
 }
 
 func (w *Workspace) unlock(ctx context.Context, id string) error {

@@ -92,7 +92,7 @@ func TestLockDescriptions(t *testing.T) {
 		{
 			name: "of an init", backend: "kubernetes", operation: "init", created: began.Add(-time.Second),
 			want: state.LockedError{LockInfo: state.LockInfo{ID: "1", Who: "ann@laptop", Operation: "init", Created: began.Add(-time.Second)}, Lease: "lock-tfstate-default-prod-pve1"},
-			text: "kubectl delete lease lock-tfstate-default-prod-pve1",
+			text: "for init (lock 1, holder )",
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -34,6 +34,18 @@ func strangers(cluster string, entries []string) (pids []int, known bool) {
 	return slices.DeleteFunc(found, func(pid int) bool { return descends(pid, os.Getpid()) }), true
 }
 
+// enginesIn returns the engines and providers that other numaform processes run in
+// directories of which in is true.
+func enginesIn(in func(dir string) bool) (pids []int, known bool) {
+	found := marking(func(environ [][]byte) bool {
+		return slices.ContainsFunc(environ, func(e []byte) bool { return bytes.HasPrefix(e, []byte(runVariable+"=")) })
+	})
+	return slices.DeleteFunc(found, func(pid int) bool {
+		dir, err := os.Readlink("/proc/" + strconv.Itoa(pid) + "/cwd")
+		return err != nil || !in(dir) || descends(pid, os.Getpid())
+	}), true
+}
+
 // descends reports whether pid equals from or is a descendant of it.
 func descends(pid, from int) bool {
 	for pid > 1 && pid != from {

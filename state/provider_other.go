@@ -16,5 +16,8 @@ func marked(string) []int { return nil }
 // strangers returns false: other processes' environments are unknown on this system.
 func strangers(string, []string) (pids []int, known bool) { return nil, false }
 
+// enginesIn reports that the processes are unknown on this system.
+func enginesIn(func(dir string) bool) (pids []int, known bool) { return nil, false }
+
 // doneBy returns "": the activity of other processes is unknown on this system.
 func doneBy(int) string { return "" }

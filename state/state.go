@@ -79,6 +79,9 @@ type Config struct {
 	// this directory left behind, and for this host only if no engine of another numaform
 	// was found on it.
 	Gone func(ctx context.Context, host string) (proof string, gone bool)
+	// UnlockCommand is the command with which an operator releases the state's lock,
+	// without the lock's ID, for messages. Empty omits it.
+	UnlockCommand string
 	// Progress receives the events of an apply, and of broken locks, one at a time.
 	Progress func(Event)
 	// Log receives the engine's output, without secrets.

@@ -149,7 +149,7 @@ func newRoot(process Process) *cobra.Command {
 		return usageError{withSuggestion(command, process.Args, err)}
 	})
 	root.AddCommand(newInit(process), newDoctor(process), newStatus(process), newGet(process), newPlan(process), newDrift(process), newExplain(process), newHistory(process))
-	root.AddCommand(newPolicy(process), newTopology(process), newController(process), newEvacuate(process), newAdopt(process), newConformance(process), newSupportBundle(process), newBackup(process), newRestore(process), newMan(process), newConvert(process), newInstanceTypes(process), newNotify(process))
+	root.AddCommand(newPolicy(process), newTopology(process), newController(process), newEvacuate(process), newAdopt(process), newConformance(process), newSupportBundle(process), newBackup(process), newRestore(process), newUnlock(process), newMan(process), newConvert(process), newInstanceTypes(process), newNotify(process))
 	root.AddCommand(newChanges(process)...)
 	root.AddCommand(newPlans(process)...)
 	root.AddCommand(newSwitches(process)...)

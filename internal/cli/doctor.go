@@ -64,6 +64,9 @@ func runDoctor(ctx context.Context, process Process, o *doctorOptions) error {
 		return err
 	}
 	o.clusterless = true
+	if inPod(process.Environ) {
+		o.clusterless = false // the classes are those of the pod's own cluster
+	}
 	if o.smokeTest && o.withoutCluster() {
 		return usageError{errors.New("--smoke requires a ProxmoxNodeClass: pass manifests with -f, or a cluster with --kubeconfig")}
 	}
@@ -101,6 +104,14 @@ func runDoctor(ctx context.Context, process Process, o *doctorOptions) error {
 		return exitError{ExitFailed}
 	}
 	return nil
+}
+
+// inPod reports whether numaform runs in a pod of its chart.
+func inPod(environ []string) bool {
+	set := func(name string) bool {
+		return slices.ContainsFunc(environ, func(entry string) bool { return strings.HasPrefix(entry, name+"=") && entry != name+"=" })
+	}
+	return set("KUBERNETES_SERVICE_HOST") && set("NUMAFORM_NAMESPACE")
 }
 
 // next returns the command to run after the checks.

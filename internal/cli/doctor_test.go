@@ -1,7 +1,9 @@
 package cli_test
 
 import (
+	"bytes"
 	"context"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/internal/cli"
 	"github.com/numaform/numaform/internal/pvesim"
 	"github.com/numaform/numaform/internal/testenv"
 )
@@ -31,6 +34,17 @@ func TestDoctorOfACluster(t *testing.T) {
 		}
 	})
 	says(t, 0, "ok    template    class doctor on homelab/pve-1, homelab/pve-2: debian-13-k8s", "doctor", "--config", config)
+
+	// In a pod of the chart, doctor needs no flag to find the cluster.
+	t.Setenv("KUBECONFIG", controlPlane(t).Kubeconfig)
+	for _, environ := range [][]string{nil, {"KUBERNETES_SERVICE_HOST=192.0.2.1", "NUMAFORM_NAMESPACE=numaform"}} {
+		var out bytes.Buffer
+		cli.Run(t.Context(), cli.Process{Args: []string{"doctor", "--config", config}, Environ: environ, Stdin: strings.NewReader(""), Stdout: &out, Stderr: io.Discard})
+		if strings.Contains(out.String(), "class doctor on homelab/pve-1") != (environ != nil) {
+			t.Errorf("with the environment %q:\n%s", environ, &out)
+		}
+	}
+
 	class.Spec.Region = "elsewhere"
 	if err := api.Update(t.Context(), class); err != nil {
 		t.Fatal(err)

@@ -404,6 +404,7 @@ func TestLockLines(t *testing.T) {
 		"state of lab/pve-1, state of lab/pve-2: held by root@a since 2026-11-21T13:45:01Z or later for " + apply,
 		"state of lab/pve-3: held by root@b since 2026-11-21T13:45:01Z for " + apply,
 		"state of lab/pve-4: held by an unknown process",
+		"if the holder of a state is dead: numaform unlock HOST",
 	}
 	if diff := gocmp.Diff(want, lockLines(r)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -138,6 +138,9 @@ func lockLines(r *status.Report) []string {
 		}
 		lines = append(lines, line)
 	}
+	if slices.ContainsFunc(r.Locks, func(lock status.Lock) bool { return lock.Where != status.FleetLock }) {
+		lines = append(lines, "if the holder of a state is dead: numaform unlock HOST")
+	}
 	if r.UnknownLocks != "" {
 		lines = append(lines, "states: unknown: "+r.UnknownLocks+": to check them, run numaform doctor")
 	}

@@ -414,9 +414,9 @@ func TestFindsOnHosts(t *testing.T) {
 		}, doctor.Fail, "fleet", []string{"belongs to another"}},
 		{"locked", func(p *patient) {
 			p.Locks = func(context.Context) ([]doctor.Lock, error) {
-				return []doctor.Lock{{Where: "state of homelab/pve-1", Err: &state.LockedError{LockInfo: state.LockInfo{ID: "7f", Who: "anna@laptop"}, Holder: state.HolderUnknown}}}, nil
+				return []doctor.Lock{{Where: "state of homelab/pve-1", Err: &state.LockedError{LockInfo: state.LockInfo{ID: "7f", Who: "anna@laptop"}, Holder: state.HolderUnknown, Command: "numaform unlock homelab/pve-1"}}}, nil
 			}
-		}, doctor.Fail, "lock", []string{"state of homelab/pve-1", "locked by anna@laptop", "force-unlock 7f"}},
+		}, doctor.Fail, "lock", []string{"state of homelab/pve-1", "locked by anna@laptop", "if the holder is certainly dead, run `numaform unlock homelab/pve-1 7f`"}},
 		{"no class", func(p *patient) { p.Classes = nil }, doctor.Warn, "classes", []string{"no ProxmoxNodeClass exists"}},
 		{"classes unread", func(p *patient) { p.Classes, p.ClassesBroken = nil, errors.New("reading kubeconfig") }, doctor.Fail, "classes", []string{"reading kubeconfig"}},
 		{"in general", func(p *patient) { p.Classes, p.Named = nil, false }, doctor.OK, "storage", []string{"disks on local-lvm; seeds on local"}},

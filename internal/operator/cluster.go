@@ -65,13 +65,28 @@ func (h holders) gone(ctx context.Context, host string) (proof string, gone bool
 	if ours == nil || theirs == nil || ours[1] != theirs[1] {
 		return "", false
 	}
-	pod := &corev1.Pod{}
-	err = h.pods.Get(ctx, client.ObjectKey{Namespace: h.namespace, Name: host}, pod)
-	switch {
-	case apierrors.IsNotFound(err):
-		return fmt.Sprintf("the holder ran in pod %s/%s, which no longer exists, and this process holds the fleet's Lease", h.namespace, host), true
-	case err == nil && (pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed):
-		return fmt.Sprintf("the holder ran in pod %s/%s, which has ended (%s), and this process holds the fleet's Lease", h.namespace, host, pod.Status.Phase), true
+	if ended, _, err := HolderPod(ctx, h.pods, h.namespace, host); err == nil && ended != "" {
+		return "the holder ran in " + ended + ", and this process holds the fleet's Lease", true
 	}
 	return "", false
+}
+
+// HolderPod reports whether the holder of a lock was a pod of a namespace, by the host that
+// the lock names. ended describes a pod that no longer runs, and runs is set if the pod can
+// still run. Both are zero if the host is not the name of a Deployment's pod.
+func HolderPod(ctx context.Context, pods client.Reader, namespace, host string) (ended string, runs bool, err error) {
+	if !podName.MatchString(host) {
+		return "", false, nil
+	}
+	pod := &corev1.Pod{}
+	err = pods.Get(ctx, client.ObjectKey{Namespace: namespace, Name: host}, pod)
+	switch {
+	case apierrors.IsNotFound(err):
+		return fmt.Sprintf("pod %s/%s, which no longer exists", namespace, host), false, nil
+	case err != nil:
+		return "", false, fmt.Errorf("reading pod %s/%s: %w", namespace, host, err)
+	case pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed:
+		return fmt.Sprintf("pod %s/%s, which has ended (%s)", namespace, host, pod.Status.Phase), false, nil
+	}
+	return "", true, nil
 }

@@ -9,6 +9,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	coordination "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/generator"
@@ -73,20 +75,15 @@ func (c *Config) localLocks(hosts []topology.HostID) ([]StateLock, error) {
 
 // leases returns the locks of states in Kubernetes, which are Leases with a holder.
 func (c *Config) leases(ctx context.Context, environ []string, cluster Kubeconfig, hosts []topology.HostID) ([]StateLock, error) {
-	config, err := cluster.Load()
-	if err != nil {
-		return nil, err
-	}
-	client, err := kubernetes.NewForConfig(config)
+	client, err := c.leasesOf(environ, cluster)
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, locksWithin)
 	defer cancel()
-	namespace := cmp.Or(c.Fleet.Backend.Config["namespace"], lookup(environ, "KUBE_NAMESPACE"), metav1.NamespaceDefault)
-	list, err := client.CoordinationV1().Leases(namespace).List(ctx, metav1.ListOptions{})
+	list, err := client.List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return nil, fmt.Errorf("listing the Leases in namespace %s: %w", namespace, err)
+		return nil, fmt.Errorf("listing the Leases in namespace %s: %w", c.statesNamespace(environ), err)
 	}
 	names := map[string]topology.HostID{}
 	for _, host := range hosts {
@@ -107,4 +104,46 @@ func (c *Config) leases(ctx context.Context, environ []string, cluster Kubeconfi
 	}
 	slices.SortFunc(locks, func(a, b StateLock) int { return a.Host.Compare(b.Host) })
 	return locks, nil
+}
+
+// statesNamespace returns the namespace of states in Kubernetes.
+func (c *Config) statesNamespace(environ []string) string {
+	return cmp.Or(c.Fleet.Backend.Config["namespace"], lookup(environ, "KUBE_NAMESPACE"), metav1.NamespaceDefault)
+}
+
+// leasesOf returns a client for the Leases in the namespace of the states.
+func (c *Config) leasesOf(environ []string, cluster Kubeconfig) (coordination.LeaseInterface, error) {
+	config, err := cluster.Load()
+	if err != nil {
+		return nil, err
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	return client.CoordinationV1().Leases(c.statesNamespace(environ)), nil
+}
+
+// DeleteLease deletes a Lease in the namespace of the states, which must still have the
+// holder.
+func (c *Config) DeleteLease(ctx context.Context, environ []string, cluster Kubeconfig, name, holder string) error {
+	if c.hasOwnLogin(environ) {
+		return fmt.Errorf("the settings of the backend or KUBE_* variables select the cluster of the states: delete the Lease %s in that cluster", name)
+	}
+	client, err := c.leasesOf(environ, cluster)
+	if err != nil {
+		return err
+	}
+	lease, err := client.Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("reading Lease %s/%s: %w", c.statesNamespace(environ), name, err)
+	}
+	if now := ptr.Deref(lease.Spec.HolderIdentity, ""); now != holder {
+		return fmt.Errorf("the holder of Lease %s/%s is now %q, not %q: the lock has changed and was not released", lease.Namespace, name, now, holder)
+	}
+	err = client.Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &lease.UID, ResourceVersion: &lease.ResourceVersion}})
+	if err != nil {
+		return fmt.Errorf("deleting Lease %s/%s: %w", lease.Namespace, name, err)
+	}
+	return nil
 }

@@ -31,7 +31,7 @@ func TestLocks(t *testing.T) {
 	if err != nil || len(free) != 2 || free[0].Err != nil || free[1].Err != nil || s.LocalStates() {
 		t.Fatalf("locks that are free: %v, %v", free, err)
 	}
-	lock(t, server.URL+"/"+generator.StateName(clusterID, pve1))
+	lock(t, server.URL+"/"+generator.StateName(clusterID, pve1), "7f3a")
 	held, err := s.Locks(t.Context())
 	var locked *state.LockedError
 	if err != nil || len(held) != 2 || held[0].Host != pve1 || !errors.As(held[0].Err, &locked) || held[1].Err != nil {
@@ -52,12 +52,71 @@ func TestLocks(t *testing.T) {
 	}
 }
 
+// TestUnlock checks that Unlock releases a lock only after an agreement, and only the lock
+// that was agreed to, and the errors for states that the fleet does not have.
+func TestUnlock(t *testing.T) {
+	t.Parallel()
+	engine, err := state.FindEngine(t.Context(), state.EngineConfig{Binary: testenv.Engine(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := testenv.HTTPState(t)
+	s := newScaler(t, func(config *scaler.Config) {
+		config.Engine, config.PluginDir = engine, testenv.PluginDir(t)
+		config.Backend = fleet.Backend{Type: "http", Config: map[string]string{"address": server.URL}}
+	}, vm(pve1, 2000))
+	address := server.URL + "/" + generator.StateName(clusterID, pve1)
+	var seen []string
+	unlock := func(u scaler.Unlocking, agree func() error) error {
+		seen = nil
+		u.Agree = func(held *state.LockedError, _ []int, _ bool) error {
+			seen = append(seen, held.Error())
+			return agree()
+		}
+		return s.Unlock(t.Context(), u)
+	}
+	yes := func() error { return nil }
+
+	if err := unlock(scaler.Unlocking{Host: pve1}, yes); !errors.Is(err, scaler.ErrNotLocked) || len(seen) > 0 {
+		t.Errorf("a free lock: %v, seen %q", err, seen)
+	}
+	lock(t, address, "7f3a")
+	no := errors.New("no")
+	if err := unlock(scaler.Unlocking{Host: pve1}, func() error { return no }); !errors.Is(err, no) || len(server.Locks()) != 1 {
+		t.Errorf("without agreement: %v, locks %q", err, server.Locks())
+	}
+	if len(seen) != 1 || !strings.Contains(seen[0], "locked by anna@laptop") || !strings.Contains(seen[0], "run `numaform unlock "+pve1.String()+" 7f3a`") {
+		t.Errorf("the lock is %q", seen)
+	}
+	var changed *scaler.LockChangedError
+	err = unlock(scaler.Unlocking{Host: pve1}, func() error {
+		send(t, "UNLOCK", address, "")
+		lock(t, address, "8b00")
+		return nil
+	})
+	if !errors.As(err, &changed) || changed.Held.ID != "8b00" || len(server.Locks()) != 1 {
+		t.Errorf("another lock: %v, locks %q", err, server.Locks())
+	}
+	if err := unlock(scaler.Unlocking{Host: pve1}, yes); err != nil || len(server.Locks()) > 0 {
+		t.Errorf("with agreement: %v, locks %q", err, server.Locks())
+	}
+
+	for _, unknown := range []scaler.Unlocking{{Host: pve2}, {Host: pve1, Templates: true}} {
+		if err := unlock(unknown, yes); err == nil || !strings.Contains(err.Error(), "the fleet has no ") {
+			t.Errorf("%+v: %v, want that the fleet has no such state", unknown, err)
+		}
+	}
+}
+
 // lock acquires a state's lock as another engine would.
-func lock(t *testing.T, address string) {
+func lock(t *testing.T, address, id string) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), "LOCK", address, strings.NewReader(
-		`{"ID":"7f3a","Operation":"OperationTypeApply","Who":"anna@laptop","Created":"2026-01-01T00:00:00Z"}`,
-	))
+	send(t, "LOCK", address, `{"ID":"`+id+`","Operation":"OperationTypeApply","Who":"anna@laptop","Created":"2026-01-01T00:00:00Z"}`)
+}
+
+func send(t *testing.T, method, address, body string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, address, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,6 +126,6 @@ func lock(t *testing.T, address string) {
 	}
 	defer func() { _ = answer.Body.Close() }()
 	if answer.StatusCode != http.StatusOK {
-		t.Fatalf("taking the lock: %s", answer.Status)
+		t.Fatalf("%s %s: %s", method, address, answer.Status)
 	}
 }

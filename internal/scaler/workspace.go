@@ -147,8 +147,10 @@ func (s *Scaler) workspace(change *Change, at places, host topology.HostID) (*st
 	}
 
 	root := generator.RootDir(host)
+	config.UnlockCommand = "numaform unlock " + host.String()
 	if t := change.templates; t != nil {
 		root = generator.TemplateRootDir(host)
+		config.UnlockCommand = "numaform unlock --templates " + host.String()
 		config.Files = t.root
 		config.Parallelism = 2
 		home := filepath.Join(at.states, filepath.FromSlash(root))

@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/cli"
 	"github.com/numaform/numaform/internal/confine"
 	"github.com/numaform/numaform/internal/testenv"
 	"github.com/numaform/numaform/state"
@@ -78,6 +79,11 @@ func TestMain(m *testing.M) {
 	}
 	if child := os.Getenv(childVariable); child != "" {
 		os.Exit(applyAsChild(child))
+	}
+	if os.Getenv(commandVariable) != "" {
+		os.Exit(cli.Run(context.Background(), cli.Process{
+			Version: "test", Args: os.Args[1:], Environ: os.Environ(), Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
+		}))
 	}
 	for _, name := range []string{"NUMAFORM_GIT_TOKEN", "PGP_PASSPHRASE", "TF_TOKEN_example_com", "PROXMOX_VE_PASSWORD"} {
 		if err := os.Setenv(name, strange); err != nil {
@@ -267,6 +273,9 @@ func must(t testing.TB, err error) {
 // childVariable makes this test binary run one apply instead of the tests. Its value is the
 // configuration, a child in JSON.
 const childVariable = "NUMAFORM_TEST_APPLY"
+
+// commandVariable makes this test binary run as numaform's command line.
+const commandVariable = "TEST_AS_NUMAFORM"
 
 // child is the configuration of the process that childVariable describes: the part of a
 // state.Config that can be encoded as JSON.

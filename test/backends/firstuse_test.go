@@ -14,6 +14,7 @@ import (
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/internal/cli"
 	"github.com/numaform/numaform/internal/testenv"
 	"github.com/numaform/numaform/state"
 	"github.com/numaform/numaform/topology"
@@ -96,7 +97,7 @@ func TestFirstUseOfADatabase(t *testing.T) {
 }
 
 // TestLockOfFirstUse checks that init fails on the lock that a killed init left, and succeeds
-// after the command in the error message has deleted the lock.
+// after numaform unlock has deleted its Lease.
 func TestLockOfFirstUse(t *testing.T) {
 	t.Parallel()
 	for _, engine := range engines(t) {
@@ -124,9 +125,13 @@ func TestLockOfFirstUse(t *testing.T) {
 			if !errors.As(err, &locked) || locked.ID != holder || locked.Who != "anna@laptop" {
 				t.Fatalf("got %v, want the lock of anna@laptop", err)
 			}
-			_, lease, _ := strings.Cut(err.Error(), "kubectl delete lease ")
-			lease, _, _ = strings.Cut(lease, "`")
-			must(t, client.CoordinationV1().Leases(r.Config["namespace"]).Delete(t.Context(), lease, metav1.DeleteOptions{}))
+			unlock := r.command(t)
+			if code, out := unlock("pve-1", holder); code != cli.ExitFailed || !strings.Contains(out, "laptop is another machine") || r.locks(t) != 1 {
+				t.Errorf("without confirmation: exit code %d:\n%s", code, out)
+			}
+			if code, out := unlock("pve-1", holder, "--yes", "--kubeconfig", cluster.Kubeconfig); code != cli.ExitOK {
+				t.Errorf("exit code %d:\n%s", code, out)
+			}
 			must(t, w.Init(t.Context()))
 		})
 	}

@@ -228,6 +228,10 @@ kubectl() {
 		shift 5
 		"$@"
 		;;
+	*" exec -it deploy/numaform -- "*)
+		shift 6
+		"$@"
+		;;
 	*) command kubectl "$@" ;;
 	esac
 }

@@ -113,7 +113,11 @@ git config --global --add safe.directory '*'
 	},
 	"docs/troubleshooting.md": {
 		prepare: useStage + useCluster + "unset NUMAFORM_KUBECONFIG",
-		words:   map[string]string{"NAMESPACE/NAME": `"$(pending)"`, "nodepool NAME": "nodepool workers"},
+		words:   map[string]string{"NAMESPACE/NAME": `"$(pending)"`, "nodepool NAME": "nodepool workers", " --config /etc/numaform/numaform.yaml": ""},
+	},
+	"docs/faults.md": {
+		prepare: useStage,
+		words:   map[string]string{"HOST": `"$(command numaform get vms -o json | sed -n 's/.*"host": *"\([^"]*\)".*/\1/p' | head -n 1)"`, " --config /etc/numaform/numaform.yaml": ""},
 	},
 	"docs/doctor.md":   {prepare: useStage},
 	"docs/topology.md": {prepare: useStage},
@@ -357,7 +361,7 @@ kubectl apply --server-side -f "$ROOT/charts/numaform/crds" >/dev/null
 kubectl wait --for=condition=Established crd --all --timeout=60s >/dev/null
 kubectl apply -f "$STAGE/manifests"
 `)
-	m.runPages(t, stagePages, "docs/doctor.md", "docs/topology.md", "docs/explain.md", "docs/troubleshooting.md", "docs/cli.md", "docs/ci.md", "docs/change-control.md", "README.md")
+	m.runPages(t, stagePages, "docs/doctor.md", "docs/topology.md", "docs/explain.md", "docs/troubleshooting.md", "docs/faults.md", "docs/cli.md", "docs/ci.md", "docs/change-control.md", "README.md")
 	m.must(t, `kubectl delete -f "$STAGE/manifests"`)
 	m.runPages(t, releasePages, "charts/numaform/README.md", "docs/page.md", "docs/crds/proxmoxtemplate.md", "docs/upgrade.md", "docs/templates.md", "docs/install.md", "examples/manifests/README.md")
 }

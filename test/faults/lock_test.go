@@ -5,11 +5,15 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/numaform/numaform/internal/cli"
 )
+
+// unlockCommand matches the command that releases a lock, with the host and the ID.
+var unlockCommand = regexp.MustCompile("`numaform unlock (\\S+) (\\S+)`")
 
 // TestLockOfTheLiving checks that a second numaform, on the same machine and with a copy of
 // the fleet as on another machine, fails, reports the holder and respects the lock while
@@ -34,6 +38,9 @@ func TestLockOfTheLiving(t *testing.T) {
 	if !strings.Contains(out, "locked by") {
 		t.Errorf("a second numaform on another machine does not report the lock:\n%s", out)
 	}
+	if out := w.numaform(cli.ExitFailed, "unlock", busyHost); !strings.Contains(out, "the holder seems to run; nothing was released") {
+		t.Errorf("unlock does not refuse to release the lock of a running apply:\n%s", out)
+	}
 	if now := w.backend.locked(); len(now) != 1 || now[0] != held[0] {
 		t.Errorf("locks %v, were %v", now, held)
 	}
@@ -46,7 +53,8 @@ func TestLockOfTheLiving(t *testing.T) {
 }
 
 // TestLockOfTheUnknown checks that apply respects and reports a lock whose holder may be
-// alive, and continues once an operator has removed the lock.
+// alive, and continues once an operator has released the lock with the command that apply
+// and doctor print.
 func TestLockOfTheUnknown(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -69,6 +77,12 @@ func TestLockOfTheUnknown(t *testing.T) {
 	if writes, locks := w.writes(), w.backend.locked(); len(writes) > 0 || len(locks) != 1 || !strings.Contains(locks[0], "mallory") {
 		t.Errorf("writes %v, locks %v: want no writes, and the unknown holder's lock", writes, locks)
 	}
-	w.backend.unlock()
+	command := unlockCommand.FindStringSubmatch(out)
+	if command == nil || !strings.Contains(w.numaform(cli.ExitFailed, "doctor"), command[0]) {
+		t.Fatalf("apply and doctor do not print the command that releases the lock:\n%s", out)
+	}
+	if out := w.numaform(cli.ExitOK, "unlock", command[1], command[2], "--yes"); !strings.Contains(out, "elsewhere is another machine") {
+		t.Errorf("unlock does not say that the holder is unknown:\n%s", out)
+	}
 	w.converge(scaledUp + 1)
 }
