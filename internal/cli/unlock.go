@@ -196,7 +196,7 @@ func hostNamed(name string, hosts []topology.HostID, regions []scaler.Region) (t
 		}
 		return host, nil
 	}
-	matching := slices.DeleteFunc(hosts, func(host topology.HostID) bool { return string(host.Host) != name })
+	matching := slices.DeleteFunc(slices.Clone(hosts), func(host topology.HostID) bool { return string(host.Host) != name })
 	switch {
 	case len(matching) == 1:
 		return matching[0], nil
