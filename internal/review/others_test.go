@@ -59,3 +59,43 @@ func testClosedByUnknown(t *testing.T, at kind) {
 		t.Errorf("the pull request is %+v", now)
 	}
 }
+
+// racing is a forge where another client is faster: it acts right after each list of the open
+// pull requests.
+type racing struct {
+	forge.Client
+	act func()
+}
+
+func (r *racing) Open(ctx context.Context) ([]forge.PullRequest, error) {
+	open, err := r.Client.Open(ctx)
+	r.act()
+	return open, err
+}
+
+// TestClosedDuringPass opens another pull request for one that was closed or merged after the
+// pass had listed it as open.
+func TestClosedDuringPass(t *testing.T) { everywhere(t, testClosedDuringPass) }
+
+func testClosedDuringPass(t *testing.T, at kind) {
+	for name, act := range map[string]func(b *bench){
+		"closed": func(b *bench) {
+			b.forge.Update(1, func(p *forge.PullRequest) { p.State, p.ClosedBy = forge.Closed, "mallory" })
+		},
+		"merged": func(b *bench) { b.merge("workers-up-1", "squash") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t, at, oneOfTwo)
+			b.add("workers-up-1", "1")
+			b.pass()
+			b.config.Forge = &racing{Client: b.config.Forge, act: func() { act(b) }}
+			b.restart()
+			b.pass()
+			b.wantPending("workers-up-1")
+			if now := b.at(b.request("workers-up-1").Number); now.Number != 2 || now.State != forge.Open {
+				t.Errorf("the pull request is %+v", now)
+			}
+		})
+	}
+}

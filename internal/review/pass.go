@@ -107,6 +107,10 @@ func (p *pass) follow(ctx context.Context, plan *v1alpha1.ScalePlan) error {
 		return p.propose(ctx, plan, "")
 	}
 	request, err := p.config.Forge.Get(ctx, int(known.Number))
+	if err == nil && request.State != forge.Open {
+		// It may have been open when the pass began.
+		p.open = slices.DeleteFunc(p.open, func(o forge.PullRequest) bool { return o.Number == request.Number })
+	}
 	switch {
 	case err != nil:
 		return err
