@@ -10,6 +10,15 @@ func request(number int) string { return fmt.Sprintf("pull request %d", number) 
 
 func reading(number int) string { return "reading " + request(number) }
 
+// whole returns an error unless an answer describes a pull request: Gitea 1.26.0 answers with
+// success and null while it stops.
+func (c *connection) whole(pull *PullRequest, doing string) error {
+	if pull.Number > 0 && pull.Base != "" {
+		return nil
+	}
+	return &UnavailableError{Forge: c.name, Doing: doing, Err: errors.New("the answer is not a pull request")}
+}
+
 func (c *connection) tooMany(what string, most int) error {
 	return &TooManyError{Forge: c.name, What: what, Max: most}
 }

@@ -90,14 +90,14 @@ type PullRequest struct {
 	// MergeSHA is the commit that the merge added to the base branch; empty unless State is
 	// Merged.
 	MergeSHA string
-	// MergedBy is the login of the user who merged it, if the forge reports it.
+	// MergedBy is the login of the user who merged it. Only Get sets it, and only if the forge
+	// reports the user.
 	MergedBy string
 	// ClosedBy is the login of the user who closed it without a merge. Only Get sets it, and
 	// only if the forge reports the user.
 	ClosedBy string
 	// Fork is set if the branch is in another repository than the base branch.
-	Fork      bool
-	UpdatedAt time.Time
+	Fork bool
 }
 
 // NewPullRequest is a pull request to open.

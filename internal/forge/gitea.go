@@ -37,7 +37,6 @@ type (
 		MergedBy       giteaUser   `json:"merged_by"`
 		Base           giteaBranch `json:"base"`
 		Head           giteaBranch `json:"head"`
-		UpdatedAt      time.Time   `json:"updated_at"`
 		ClosedAt       time.Time   `json:"closed_at"`
 	}
 	giteaEvent struct {
@@ -106,6 +105,9 @@ func (g *giteaClient) Get(ctx context.Context, number int) (PullRequest, error) 
 		return PullRequest{}, g.failed(reading(number), request(number), err)
 	}
 	pull := found.pull()
+	if err := g.whole(&pull, reading(number)); err != nil {
+		return PullRequest{}, err
+	}
 	if pull.State == Closed {
 		var err error
 		if pull.ClosedBy, err = g.closedBy(ctx, number, found.ClosedAt); err != nil {
@@ -148,6 +150,9 @@ func (g *giteaClient) Create(ctx context.Context, wanted NewPullRequest) (PullRe
 		return PullRequest{}, g.failed(doing, "branch "+wanted.Head, err)
 	}
 	pull := created.pull()
+	if err := g.whole(&pull, doing); err != nil {
+		return PullRequest{}, err
+	}
 	refused := g.label(ctx, pull.Number, wanted.Labels)
 	for _, reviewer := range wanted.Reviewers { // of several, the forge asks none if one cannot be asked
 		_, err := g.call(ctx, http.MethodPost, nil, map[string]any{"reviewers": []string{reviewer}}, nil, "pulls", strconv.Itoa(pull.Number), "requested_reviewers")
@@ -282,7 +287,7 @@ func (p *giteaPull) pull() PullRequest {
 	}
 	pull := PullRequest{
 		Number: p.Number, Head: p.Head.Ref, HeadSHA: p.Head.SHA, Base: p.Base.Ref, Title: p.Title, Body: p.Body, URL: p.HTMLURL,
-		Author: p.User.Login, State: state, Fork: p.Head.RepoID != p.Base.RepoID, UpdatedAt: p.UpdatedAt,
+		Author: p.User.Login, State: state, Fork: p.Head.RepoID != p.Base.RepoID,
 	}
 	if state == Merged {
 		pull.MergeSHA, pull.MergedBy = p.MergeCommitSHA, p.MergedBy.Login

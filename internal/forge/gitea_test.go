@@ -2,6 +2,7 @@ package forge_test
 
 import (
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -17,7 +18,7 @@ func TestGiteaClosedBy(t *testing.T) {
 	const edited = 120
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /api/v1/repos/ops/fleet/pulls/10", func(w http.ResponseWriter, _ *http.Request) {
-		_ = json.NewEncoder(w).Encode(object{"number": 10, "state": "closed", "closed_at": "2026-11-28T10:00:00Z"})
+		_ = json.NewEncoder(w).Encode(object{"number": 10, "state": "closed", "closed_at": "2026-11-28T10:00:00Z", "base": object{"ref": "main"}})
 	})
 	mux.HandleFunc("GET /api/v1/repos/ops/fleet/issues/10/timeline", func(w http.ResponseWriter, r *http.Request) {
 		page, err := strconv.Atoi(r.URL.Query().Get("page"))
@@ -43,5 +44,25 @@ func TestGiteaClosedBy(t *testing.T) {
 	}
 	if closed, err := client.Get(t.Context(), 10); err != nil || closed.State != forge.Closed || closed.ClosedBy != "mallory" {
 		t.Errorf("Get = %+v, %v", closed, err)
+	}
+}
+
+// TestAnswerWithoutPullRequest reports an answer that describes no pull request, such as that
+// of a Gitea that stops, as an outage. Otherwise, its target would not be the base branch.
+func TestAnswerWithoutPullRequest(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []forge.Kind{forge.Gitea, forge.GitHub, forge.GitLab} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("null")) }))
+		t.Cleanup(server.Close)
+		client, err := forge.New(forge.Config{Remote: server.URL + "/ops/fleet.git", Base: "main", Kind: kind, URL: server.URL, Token: "secret"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := client.Get(t.Context(), 7); !errors.As(err, new(*forge.UnavailableError)) {
+			t.Errorf("%s: Get = %+v, %v", kind, got, err)
+		}
+		if got, err := client.Create(t.Context(), forge.NewPullRequest{Head: "numaform/lab/a", Title: "a"}); !errors.As(err, new(*forge.UnavailableError)) {
+			t.Errorf("%s: Create = %+v, %v", kind, got, err)
+		}
 	}
 }

@@ -59,6 +59,9 @@ func (g *gitHubClient) Get(ctx context.Context, number int) (PullRequest, error)
 		return PullRequest{}, g.failed(reading(number), request(number), err)
 	}
 	pull := pullOfGitHub(found)
+	if err := g.whole(&pull, reading(number)); err != nil {
+		return PullRequest{}, err
+	}
 	if pull.State == Closed {
 		issue, _, err := g.api.Issues.Get(ctx, g.owner, g.repo, number) // a pull request lacks who closed it
 		if err != nil {
@@ -80,6 +83,9 @@ func (g *gitHubClient) Create(ctx context.Context, wanted NewPullRequest) (PullR
 		return PullRequest{}, g.failed("opening a pull request of branch "+wanted.Head, "the repository", err)
 	}
 	pull := pullOfGitHub(created)
+	if err := g.whole(&pull, "opening a pull request of branch "+wanted.Head); err != nil {
+		return PullRequest{}, err
+	}
 
 	var refused error
 	if len(wanted.Labels) > 0 {
@@ -210,7 +216,7 @@ func (g *gitHubClient) Merge(ctx context.Context, number int, headSHA string) (s
 func pullOfGitHub(p *github.PullRequest) PullRequest {
 	state := Open
 	switch {
-	case p.MergedAt != nil || p.GetMerged():
+	case !p.GetMergedAt().IsZero() || p.GetMerged():
 		state = Merged
 	case p.GetState() == "closed":
 		state = Closed
@@ -219,9 +225,8 @@ func pullOfGitHub(p *github.PullRequest) PullRequest {
 		Number: p.GetNumber(), Head: p.GetHead().GetRef(), HeadSHA: p.GetHead().GetSHA(), Base: p.GetBase().GetRef(),
 		Title: p.GetTitle(), Body: p.GetBody(), URL: p.GetHTMLURL(), Author: p.GetUser().GetLogin(), State: state,
 		// The repository of a deleted fork is null.
-		Fork:      p.GetHead().Repo == nil || p.GetHead().GetRepo().GetID() != p.GetBase().GetRepo().GetID(),
-		MergedBy:  p.GetMergedBy().GetLogin(),
-		UpdatedAt: p.GetUpdatedAt().Time,
+		Fork:     p.GetHead().GetRepo() == nil || p.GetHead().GetRepo().GetID() != p.GetBase().GetRepo().GetID(),
+		MergedBy: p.GetMergedBy().GetLogin(),
 	}
 	if state == Merged { // until then, it is a trial merge
 		pull.MergeSHA = p.GetMergeCommitSHA()

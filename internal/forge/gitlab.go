@@ -42,7 +42,6 @@ type (
 		Author          gitLabUser `json:"author"`
 		MergeUser       gitLabUser `json:"merge_user"`
 		ClosedBy        gitLabUser `json:"closed_by"`
-		UpdatedAt       time.Time  `json:"updated_at"`
 	}
 	gitLabVersion struct {
 		ID            int64     `json:"id"`
@@ -85,7 +84,8 @@ func (g *gitLabClient) Get(ctx context.Context, number int) (PullRequest, error)
 	if _, err := g.call(ctx, http.MethodGet, nil, nil, &found, "merge_requests", strconv.Itoa(number)); err != nil {
 		return PullRequest{}, g.failed(reading(number), request(number), err)
 	}
-	return found.pull(), nil
+	pull := found.pull()
+	return pull, g.whole(&pull, reading(number))
 }
 
 func (g *gitLabClient) Create(ctx context.Context, wanted NewPullRequest) (PullRequest, error) {
@@ -105,6 +105,9 @@ func (g *gitLabClient) Create(ctx context.Context, wanted NewPullRequest) (PullR
 		return PullRequest{}, g.failed("opening a merge request of branch "+wanted.Head, "the project", err)
 	}
 	pull := created.pull()
+	if err := g.whole(&pull, "opening a merge request of branch "+wanted.Head); err != nil {
+		return PullRequest{}, err
+	}
 	if refused != nil {
 		return pull, &IncompleteError{Forge: g.name, Number: pull.Number, Err: refused}
 	}
@@ -248,7 +251,7 @@ func (m *gitLabRequest) pull() PullRequest {
 	states := map[string]State{"merged": Merged, "closed": Closed}
 	pull := PullRequest{
 		Number: m.IID, Head: m.SourceBranch, HeadSHA: m.SHA, Base: m.TargetBranch, Title: m.Title, Body: m.Description, URL: m.WebURL,
-		Author: m.Author.Username, State: cmp.Or(states[m.State], Open), Fork: m.SourceProjectID != m.TargetProjectID, UpdatedAt: m.UpdatedAt,
+		Author: m.Author.Username, State: cmp.Or(states[m.State], Open), Fork: m.SourceProjectID != m.TargetProjectID,
 	}
 	if pull.State == Merged {
 		pull.MergeSHA = cmp.Or(m.MergeCommitSHA, m.SquashCommitSHA, m.SHA) // a fast-forward adds no commit

@@ -348,7 +348,7 @@ func (p *pass) merged(ctx context.Context, plan *v1alpha1.ScalePlan, request *fo
 		decided := *known
 		decided.Waits = ""
 		decided.Approved = plan.Spec.PlanHash
-		decided.DecidedBy = clip(cmp.Or(strings.Join(approvers, ", "), fmt.Sprintf("the merge of pull request #%d", request.Number)), 256)
+		decided.DecidedBy = clip(cmp.Or(strings.Join(approvers, ", "), request.MergedBy, fmt.Sprintf("the merge of pull request #%d", request.Number)), 256)
 		log.FromContext(ctx).Info("approved scaleplan by its pull request", logkey.ScalePlan, plan.Name,
 			logkey.PullRequest, request.Number, logkey.Approver, decided.DecidedBy)
 		return p.record(ctx, plan, &decided)

@@ -974,7 +974,14 @@ func testWithoutApprovers(t *testing.T, at kind) {
 	b.pass()
 	b.merge("workers-up-1", "merge")
 	b.pass()
-	b.wantApproved("workers-up-1", "the merge of pull request #1")
+	b.wantApproved("workers-up-1", "the merge of pull request #1") // this forge does not report who merged it
+
+	b.add("workers-up-2", "2")
+	b.pass()
+	b.merge("workers-up-2", "merge")
+	b.forge.Update(2, func(p *forge.PullRequest) { p.MergedBy = "carol" })
+	b.pass()
+	b.wantApproved("workers-up-2", "carol")
 }
 
 // TestLargePlan opens a pull request for many VMs with long reasons: its text is not too long

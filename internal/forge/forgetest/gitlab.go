@@ -173,7 +173,7 @@ func gitLabRequest(p *forge.PullRequest) map[string]any {
 	request := map[string]any{
 		"iid": p.Number, "state": states[p.State], "title": p.Title, "description": p.Body, "web_url": p.URL,
 		"author": map[string]any{"username": p.Author}, "source_branch": p.Head, "target_branch": p.Base, "source_project_id": 1, "target_project_id": 1,
-		"sha": p.HeadSHA, "merge_commit_sha": nil, "squash_commit_sha": nil, "merge_user": nil, "closed_by": nil, "updated_at": p.UpdatedAt.Format(time.RFC3339Nano),
+		"sha": p.HeadSHA, "merge_commit_sha": nil, "squash_commit_sha": nil, "merge_user": nil, "closed_by": nil,
 	}
 	if p.Fork {
 		request["source_project_id"] = 2
