@@ -86,8 +86,8 @@ type Approvals struct {
 	// planning serializes dry plans, because each uses a processor for a while.
 	planning sync.Mutex
 
-	// writing is held while a status and its entry in the ledger change, so that restore
-	// does not take a status without its entry for another client's.
+	// writing is held while a status and its entry in the ledger change, and while both are
+	// read, so that nobody sees a status without its entry.
 	writing sync.Mutex
 
 	// attributing guards the next two fields: the plans that ApproverOf read last, and

@@ -31,8 +31,16 @@ const (
 const conditionBegun = "Begun"
 
 // readPlans returns the ScalePlans that numaform proposed, with their status from the
-// ledger.
+// ledger. It waits until no status is written: with the version of a status whose entry is
+// not in the ledger yet, the caller could replace that status by the one before it.
 func (a *Approvals) readPlans(ctx context.Context) ([]v1alpha1.ScalePlan, error) {
+	a.writing.Lock()
+	defer a.writing.Unlock()
+	return a.plansNow(ctx)
+}
+
+// plansNow is readPlans for a caller that holds writing.
+func (a *Approvals) plansNow(ctx context.Context) ([]v1alpha1.ScalePlan, error) {
 	var list v1alpha1.ScalePlanList
 	if err := a.config.Client.List(ctx, &list); err != nil {
 		return nil, fmt.Errorf("reading scaleplans: %w", err)

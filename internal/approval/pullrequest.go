@@ -35,7 +35,7 @@ func (a *Approvals) Undecided(plan *v1alpha1.ScalePlan) bool {
 func (a *Approvals) SetPullRequest(ctx context.Context, plan string, request *v1alpha1.ScalePlanPullRequest) error {
 	a.writing.Lock()
 	defer a.writing.Unlock()
-	plans, err := a.readPlans(ctx)
+	plans, err := a.plansNow(ctx)
 	if err != nil {
 		return err
 	}

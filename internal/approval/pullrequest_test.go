@@ -3,6 +3,7 @@ package approval_test
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/internal/approval"
@@ -94,4 +95,34 @@ func TestModeWithoutAnnotation(t *testing.T) {
 	b.want(0, placed("unset", pve1, 4096, "a"))
 	b.plan(v1alpha1.ScalePlanPending)
 	b.want(1, placed("policy", pve1, 4096, "b"))
+}
+
+// TestReadDuringDecision reads the plans between the two writes of a decision by a pull
+// request: the reader, which may begin the plan, must not have the status without it.
+func TestReadDuringDecision(t *testing.T) {
+	b := newBench(t, guard.DefaultRules())
+	b.pool("slow", "manual", "")
+	b.want(0, placed("slow", pve1, 4096, "a"))
+	plan := b.plan(v1alpha1.ScalePlanPending)
+	read := make(chan []v1alpha1.ScalePlan, 1)
+	b.updated = func() {
+		go func() {
+			plans, err := b.approvals.Plans(t.Context())
+			if err != nil {
+				t.Error(err)
+			}
+			read <- plans
+		}()
+		for range 20 { // until the reader is done, unless it waits for this writer
+			if len(read) == 0 {
+				<-time.After(100 * time.Millisecond)
+			}
+		}
+	}
+	b.decide(plan, plan.Spec.PlanHash, "")
+	for _, seen := range <-read {
+		if seen.Status.PullRequest == nil || seen.Status.PullRequest.Approved != plan.Spec.PlanHash {
+			t.Errorf("the reader has the status %+v", seen.Status)
+		}
+	}
 }

@@ -296,7 +296,7 @@ func (a *Approvals) mayBegin(ctx context.Context, plan *v1alpha1.ScalePlan, d *d
 func (a *Approvals) Created(ctx context.Context, plan string, vms []fleet.VM) error {
 	a.writing.Lock()
 	defer a.writing.Unlock()
-	plans, err := a.readPlans(ctx)
+	plans, err := a.plansNow(ctx)
 	if err != nil {
 		return err
 	}
