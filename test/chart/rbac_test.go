@@ -214,9 +214,9 @@ func TestWhatPeopleMay(t *testing.T) {
 	reads := []string{
 		"get scaleplans.numaform.dev", "list proxmoxnodeclasses.numaform.dev", "watch nodepools.karpenter.sh", "list nodeclaims.karpenter.sh",
 	}
-	approves := []string{"approve scaleplans.numaform.dev", "patch scaleplans.numaform.dev"}
+	approves := []string{"approve scaleplans.numaform.dev", "patch scaleplans.numaform.dev", "delete scaleplans.numaform.dev"}
 	never := []string{
-		"create scaleplans.numaform.dev", "delete scaleplans.numaform.dev", "update scaleplans.numaform.dev/status",
+		"create scaleplans.numaform.dev", "deletecollection scaleplans.numaform.dev", "update scaleplans.numaform.dev/status",
 		"patch proxmoxnodeclasses.numaform.dev", "patch nodepools.karpenter.sh", "delete nodeclaims.karpenter.sh",
 		"get secrets in numaform", "update configmaps in numaform", "update configmaps/numaform-control in numaform",
 		"get pods/log in numaform", "delete nodes", "create serviceaccounts/numaform-bootstrap/token in numaform",
