@@ -5,11 +5,12 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
+
+	"github.com/go-json-experiment/json/jsontext"
+	json "github.com/go-json-experiment/json/v1"
 
 	"github.com/numaform/numaform/internal/translog"
 )
@@ -179,7 +180,8 @@ func (o *Outcome) UnmarshalJSON(content []byte) error {
 }
 
 // decode decodes a record. If its format is newer, it decodes only the fields that every
-// format has.
+// format has. Records are decoded from the canonical form, so that the digest covers everything
+// that is read.
 func decode(content []byte, record any) (head, error) {
 	text, h, err := canonical(content)
 	if err == nil && h.Format <= FormatVersion {
@@ -199,60 +201,82 @@ func digestsOf(record any) (digest, logDigest Digest, err error) {
 
 // head contains the fields of a record that every format has, and its digests.
 type head struct {
-	Format    int            `json:"format"`
-	ID        string         `json:"id"`
-	ClusterID string         `json:"cluster_id"`
-	Seal      *translog.Seal `json:"seal"`
-	MAC       string         `json:"-"`
+	Format    int
+	ID        string
+	ClusterID string
+	Seal      *translog.Seal
+	MAC       string
 	// digest covers all fields but the MAC, logDigest all but the MAC and the seal.
-	digest, logDigest Digest `json:"-"`
+	digest, logDigest Digest
 }
 
-// canonical returns a record without its MAC in a form that is unique for its content:
-// sorted fields, and the last occurrence of duplicates. Records are decoded from this
-// form, so that the digest covers everything that is read.
+// canonical returns a record without its MAC and its seal in a form that is unique for its
+// content: sorted fields without white space. An object must not have two fields of one name.
 func canonical(content []byte) (text []byte, h head, err error) {
-	decoder := json.NewDecoder(bytes.NewReader(content))
-	decoder.UseNumber() // an int64 would lose digits as a float64
-	var fields map[string]any
-	if err := decoder.Decode(&fields); err != nil {
+	sorted, err := jsontext.AppendFormat(make([]byte, 0, len(content)), content,
+		jsontext.ReorderRawObjects(true), jsontext.EscapeForHTML(true), jsontext.EscapeForJS(true))
+	if err != nil {
 		return nil, h, err
 	}
-	if fields == nil {
-		return nil, h, errors.New("it is null")
+	fields := jsontext.NewDecoder(bytes.NewBuffer(sorted))
+	if token, err := fields.ReadToken(); err != nil || token.Kind() != '{' {
+		return nil, h, errors.Join(errors.New("it is not an object"), err)
 	}
-	h.MAC, _ = fields["mac"].(string)
-	delete(fields, "mac")
-
-	var all, unsealed, seal []byte
-	for _, name := range slices.Sorted(maps.Keys(fields)) {
-		key, keyErr := json.Marshal(name)
-		value, err := json.Marshal(fields[name])
-		if err = errors.Join(keyErr, err); err != nil {
+	all, unsealed := make([]byte, 0, len(sorted)), make([]byte, 0, len(sorted))
+	for fields.PeekKind() != '}' {
+		start := fields.InputOffset()
+		name, err := fields.ReadToken()
+		if err != nil {
 			return nil, h, err
 		}
-		field := slices.Concat([]byte{','}, key, []byte{':'}, value)
-		all = append(all, field...)
-		if name == "seal" {
-			seal = value
-		} else {
-			unsealed = append(unsealed, field...)
+		field := name.String()
+		value, err := fields.ReadValue()
+		if err != nil {
+			return nil, h, err
+		}
+		switch field {
+		case "format":
+			err = json.Unmarshal(value, &h.Format)
+		case "id":
+			err = json.Unmarshal(value, &h.ID)
+		case "cluster_id":
+			err = json.Unmarshal(value, &h.ClusterID)
+		case "seal":
+			h.Seal, err = readSeal(value)
+		case "mac":
+			if value.Kind() == '"' {
+				err = json.Unmarshal(value, &h.MAC)
+			}
+		}
+		if err != nil {
+			return nil, h, err
+		}
+		text := bytes.TrimPrefix(sorted[start:fields.InputOffset()], []byte{','})
+		if field != "mac" {
+			all = append(append(all, ','), text...)
+		}
+		if field != "mac" && field != "seal" {
+			unsealed = append(append(unsealed, ','), text...)
 		}
 	}
-	text = object(all)
-	if err := json.Unmarshal(text, &h); err != nil {
-		return nil, h, err
-	}
-	h.digest, h.logDigest = sha256.Sum256(text), sha256.Sum256(object(unsealed))
-	if h.Seal != nil {
-		if read, err := json.Marshal(h.Seal); err != nil || !bytes.Equal(read, seal) {
-			h.Seal.Signature = nil // something that no signature covers was added
-		}
-	}
+	text = object(unsealed)
+	h.digest, h.logDigest = sha256.Sum256(object(all)), sha256.Sum256(text)
 	return text, h, nil
 }
 
 // object returns a JSON object, given its fields, each after a comma.
 func object(fields []byte) []byte {
 	return slices.Concat([]byte{'{'}, bytes.TrimPrefix(fields, []byte{','}), []byte{'}'})
+}
+
+// readSeal decodes a seal in its canonical form. If something was added that no signature
+// covers, the seal has no signature.
+func readSeal(text []byte) (seal *translog.Seal, err error) {
+	if err = json.Unmarshal(text, &seal); err != nil || seal == nil {
+		return nil, err
+	}
+	if read, err := json.Marshal(seal); err != nil || !bytes.Equal(read, text) {
+		seal.Signature = nil
+	}
+	return seal, nil
 }
