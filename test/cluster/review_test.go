@@ -40,11 +40,13 @@ type desk interface { //nolint:interfacebloat // what a reviewer does at a forge
 }
 
 // reviewed stores the world's fleet in a repository at a forge, which numaform uses as user
-// with the token, and reviews all changes there.
+// with the token, and reviews all changes there. A busy machine can delay the renewal of the
+// leader's Lease for minutes, and there is no other controller, so the leader may be late.
 func (w *world) reviewed(kind forge.Kind, url, remote, user, token string) {
 	w.t.Helper()
 	w.edit(`configmap: \{.*\}`, fmt.Sprintf("git: {remote: '%s', username: %s, review: true, forge: {kind: %s, url: '%s', approvers: [ann], poll: 1s}}",
 		remote, user, kind, url))
+	w.edit(`$`, "intervals: {lease: 5m}\n")
 	w.env = []string{"NUMAFORM_GIT_TOKEN=" + token, "NUMAFORM_FORGE_TOKEN=" + token}
 }
 
@@ -234,14 +236,14 @@ func (w *world) becomes(plan *v1alpha1.ScalePlan, phase v1alpha1.ScalePlanPhase)
 	})
 }
 
-// removesNode pushes a branch of ann's that removes the file of a node, and returns its head.
-func (w *world) removesNode(d desk, branch string) (head string) {
+// clone clones the fleet's repository as ann, and returns a function that runs git in it.
+func (w *world) clone(remote string) (git func(args ...string) string) {
 	w.t.Helper()
-	clone := w.t.TempDir()
-	git := func(args ...string) string {
+	dir := w.t.TempDir()
+	git = func(args ...string) string {
 		w.t.Helper()
 		command := exec.Command("git", args...)
-		command.Dir = clone
+		command.Dir = dir
 		command.Env = append(os.Environ(), "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=/dev/null", "GIT_AUTHOR_NAME=ann", "GIT_AUTHOR_EMAIL=ann@example",
 			"GIT_COMMITTER_NAME=ann", "GIT_COMMITTER_EMAIL=ann@example")
 		out, err := command.CombinedOutput()
@@ -250,7 +252,14 @@ func (w *world) removesNode(d desk, branch string) (head string) {
 		}
 		return strings.TrimSpace(string(out))
 	}
-	git("clone", "--quiet", d.remote(), ".")
+	git("clone", "--quiet", remote, ".")
+	return git
+}
+
+// removesNode pushes a branch that removes the file of a node, and returns its head.
+func (w *world) removesNode(remote, branch string) (head string) {
+	w.t.Helper()
+	git := w.clone(remote)
 	nodes := strings.Fields(git("ls-files", "*/node-workers-*"))
 	if len(nodes) == 0 {
 		w.t.Fatal("main has no node")
@@ -310,7 +319,7 @@ func (w *world) reviews(d desk) {
 	}
 
 	// A person's own pull request has numaform's plan before it is merged.
-	own := w.removesNode(d, "mine")
+	own := w.removesNode(d.remote(), "mine")
 	d.propose("mine", own, "remove a node")
 	w.eventually(2*time.Minute, func(ctx context.Context) string {
 		status := d.status(ctx, own)
