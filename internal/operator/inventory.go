@@ -135,7 +135,7 @@ func (i *Inventory) read(ctx context.Context, check bool) (*topology.Snapshot, e
 		region := i.config.Clusters[n].Region
 		client, old := i.clients[region], i.regions[region]
 		wg.Go(func() {
-			if old == nil || i.clock.Since(old.wholeAt) >= i.config.Intervals.Full {
+			if old == nil || i.clock.Since(old.wholeAt) >= fullInterval(i.config.Intervals.Full, old.snapshot) {
 				views[n].snapshot, errs[n] = client.Snapshot(ctx)
 				views[n].wholeAt = i.clock.Now()
 				return
@@ -180,6 +180,20 @@ func (i *Inventory) read(ctx context.Context, check bool) (*topology.Snapshot, e
 	}
 	slices.SortFunc(merged.Hosts, func(a, b topology.Host) int { return a.ID().Compare(b.ID()) })
 	return merged, nil
+}
+
+// fullGuests is the number of guests up to which a region is read completely every
+// intervals.full. With the default of ten minutes, this takes ten requests a minute.
+const fullGuests = 100
+
+// fullInterval returns the interval of complete readings of a region: longer in proportion to
+// its guests, because each takes a request.
+func fullInterval(configured time.Duration, region *topology.Snapshot) time.Duration {
+	guests := 0
+	for h := range region.Hosts {
+		guests += len(region.Hosts[h].Guests)
+	}
+	return configured * time.Duration(max(fullGuests, guests)) / fullGuests
 }
 
 // unreadRegion returns the snapshot of a region that was never read: it has no hosts, and

@@ -3,6 +3,7 @@ package operator_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -140,6 +141,37 @@ func TestRecentSnapshots(t *testing.T) {
 	if !slices.ContainsFunc(east.Calls(), func(c pvesim.Call) bool { return c.Path == "/nodes/pve-1/report" }) {
 		t.Errorf("not everything was read after ten minutes: %v", east.Calls())
 	}
+}
+
+// TestFullReadingsOfManyGuests checks that the complete readings of a region need ten requests
+// a minute at most, however many guests it has.
+func TestFullReadingsOfManyGuests(t *testing.T) {
+	t.Parallel()
+	clk := testclock.NewFakePassiveClock(time.Now())
+	inventory, servers := twoRegions(t, clk)
+	east := servers["east"]
+	for vmid := 5000; vmid < 5250; vmid++ {
+		if err := east.PutGuest(pvesim.Guest{VMID: vmid, Host: "pve-1", Config: map[string]string{"name": fmt.Sprintf("guest-%d", vmid), "memory": "512"}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	snapshot(t, inventory)
+	read := func(after time.Duration, want bool) {
+		t.Helper()
+		clk.SetTime(clk.Now().Add(after))
+		east.ResetCalls()
+		if _, err := inventory.Recent(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		got := slices.ContainsFunc(east.Calls(), func(c pvesim.Call) bool { return c.Path == "/nodes/pve-1/qemu/5000/config" })
+		if got != want {
+			t.Errorf("all guests were read %s later: %t, want %t", after, got, want)
+		}
+	}
+	read(11*time.Minute, false)
+	read(13*time.Minute, false)
+	read(2*time.Minute, true)
+	read(11*time.Minute, false)
 }
 
 // TestInventoryOutlivesARegion checks that the snapshot keeps the hosts of a region that is
