@@ -55,28 +55,30 @@ func (o *historySource) open(process Process) (*operator.Config, *store.Sealed, 
 
 // history returns the complete history of --from, without a key or a network.
 func (o *historySource) history(ctx context.Context) (entries []audit.Entry, err error) {
-	repository := false
-	for _, name := range []string{".git", "objects"} {
-		if _, err := os.Stat(filepath.Join(o.from, name)); err == nil {
-			repository = true
-		}
+	path, err := filepath.Abs(o.from)
+	if err != nil {
+		return nil, err
 	}
-	if !repository {
-		if _, err := os.Stat(filepath.Join(o.from, store.HistoryDir)); err != nil {
+	if _, err := os.Stat(filepath.Join(path, ".git")); err == nil {
+		path = filepath.Join(path, ".git")
+	} else if _, err := os.Stat(filepath.Join(path, "objects")); err != nil {
+		if _, err := os.Stat(filepath.Join(path, store.HistoryDir)); err != nil {
 			return nil, fmt.Errorf("--from %s: neither a git repository nor the directory of a fleet with a history: %w", o.from, err)
 		}
-		return store.NewDirectory(o.from).History(ctx, time.Time{})
+		return store.NewDirectory(path).History(ctx, time.Time{})
 	}
 	clone, err := os.MkdirTemp("", "numaform-history-")
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(clone)) }()
-	path, err := filepath.Abs(o.from)
-	if err != nil {
-		return nil, err
+	config := store.GitConfig{Clone: clone, Dir: path, Branch: o.branch, Subdir: o.subdir}
+	_, complete := os.Stat(filepath.Join(path, "objects"))
+	_, borrows := os.Stat(filepath.Join(path, "objects", "info", "alternates"))
+	if complete != nil || borrows == nil { // a further worktree, or a clone with --reference: objects are elsewhere
+		config.Dir, config.Remote = "", strings.TrimSuffix(path, "/.git")
 	}
-	git, err := store.NewGit(store.GitConfig{Clone: clone, Remote: path, Branch: o.branch, Subdir: o.subdir})
+	git, err := store.NewGit(config)
 	if err != nil {
 		return nil, err
 	}

@@ -105,7 +105,7 @@ func (d *Directory) records() (map[string][]byte, error) {
 
 // record decodes the record with that path. It reads the file if records does not have the
 // content.
-func (d *Directory) record(records map[string][]byte, name, id string, record interface{ Head() (int, string) }) error {
+func (d *Directory) record(records map[string][]byte, name, id string, record decodable) error {
 	content := records[name]
 	if content == nil {
 		var err error

@@ -222,7 +222,8 @@ func (g *Git) history(ctx context.Context, since time.Time, pull func(*repositor
 		if err != nil {
 			return err
 		}
-		list, err = entries(slices.Collect(maps.Keys(records)), since, func(id string) loadEntry { return r.entry(id, records[id]) })
+		notes, notesErr := r.notesTree()
+		list, err = entries(slices.Collect(maps.Keys(records)), since, func(id string) loadEntry { return r.entry(notes, notesErr, id, records[id]) })
 		return err
 	})
 	if err != nil {

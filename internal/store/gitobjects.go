@@ -40,8 +40,13 @@ const (
 	maxChain = 4096
 )
 
-// objectCache limits the size of the object cache.
-const objectCache = 32 * cache.MiByte
+// The limits of the caches: objectCache in bytes, maxChains and maxTreeEntries in entries of
+// about 100 bytes.
+const (
+	objectCache    = 32 * cache.MiByte
+	maxChains      = 200_000
+	maxTreeEntries = 200_000
+)
 
 // objects is a repository's object store with limits on the size of objects. It reads sizes
 // from the objects' headers, because the library inflates a delta to determine the size of
@@ -51,11 +56,23 @@ type objects struct {
 	cache               cache.Object
 	// packs are the existing packs; nil until they are listed.
 	packs []*packfile.Packfile
+	// chains are the lengths of delta chains whose objects do not exceed maxBase.
+	chains map[place]int
+	// trees are the trees that were read last, with treeEntries entries. The callers do not
+	// change them.
+	trees       map[plumbing.Hash]*object.Tree
+	treeEntries int
+}
+
+// place is the place of an object in a pack.
+type place struct {
+	pack   *packfile.Packfile
+	offset int64
 }
 
 func openObjects(dir billy.Filesystem) *objects {
 	lru := cache.NewObjectLRU(objectCache)
-	return &objects{Storage: filesystem.NewStorage(dir, lru), cache: lru}
+	return &objects{Storage: filesystem.NewStorage(dir, lru), cache: lru, chains: map[place]int{}, trees: map[plumbing.Hash]*object.Tree{}}
 }
 
 // tooLargeError reports an object that is too large to read.
@@ -129,18 +146,26 @@ func (o *objects) bounded(hash plumbing.Hash, limit int64) (int64, error) {
 	}
 
 	var size int64
-	for depth := range maxChain {
+	var chain []place
+	for len(chain) < maxChain {
+		at := place{pack, offset}
+		known := o.chains[at]
+		if len(chain) > 0 && known > 0 && len(chain)+known <= maxChain {
+			o.remember(chain, known, limit)
+			return size, nil
+		}
 		entry, inflated, err := readHeader(pack.Scanner(), offset)
 		if err != nil {
 			return size, fmt.Errorf("reading object %s at offset %d of its pack: %w", hash, offset, err)
 		}
-		if depth == 0 {
+		if len(chain) == 0 {
 			size = inflated
 			err = checkSizeOf(hash, size, limit)
 		}
 		if err == nil {
 			err = checkSizeOf(hash, max(entry.Length, inflated), max(limit, maxBase))
 		}
+		chain = append(chain, at)
 		switch {
 		case err != nil:
 		case entry.Type == plumbing.OFSDeltaObject:
@@ -148,6 +173,7 @@ func (o *objects) bounded(hash plumbing.Hash, limit int64) (int64, error) {
 		case entry.Type == plumbing.REFDeltaObject:
 			pack, offset, err = o.locate(entry.Reference)
 		default:
+			o.remember(chain, 0, limit)
 			return size, nil
 		}
 		if err != nil {
@@ -155,6 +181,21 @@ func (o *objects) bounded(hash plumbing.Hash, limit int64) (int64, error) {
 		}
 	}
 	return size, fmt.Errorf("object %s has a delta chain of more than %d objects: run git repack -a -d -F in its repository", hash, maxChain)
+}
+
+// remember stores the lengths of the chains of objects that were checked with a limit. Each is a
+// delta of the next one, and the last one is a delta of an object with a chain of length known.
+func (o *objects) remember(chain []place, known int, limit int64) {
+	if limit > maxBase {
+		return
+	}
+	if len(o.chains)+len(chain) > maxChains {
+		clear(o.chains)
+	}
+	for _, at := range slices.Backward(chain) {
+		known++
+		o.chains[at] = known
+	}
 }
 
 // locate returns the pack that contains an object, and the object's offset in the pack.
@@ -210,6 +251,7 @@ func (o *objects) Close() error {
 		errs = append(errs, pack.Close())
 	}
 	o.packs = nil
+	clear(o.chains)
 	o.Reindex()
 	return errors.Join(errs...)
 }
@@ -284,7 +326,25 @@ func (o *objects) tree(commit plumbing.Hash) (*object.Tree, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading commit %s: %w", commit, err)
 	}
-	return object.GetTree(o, found.TreeHash)
+	return o.readTree(found.TreeHash)
+}
+
+// readTree returns the tree with a hash, which the caller must not change. Consecutive commits
+// have most trees in common.
+func (o *objects) readTree(hash plumbing.Hash) (*object.Tree, error) {
+	if tree := o.trees[hash]; tree != nil {
+		return tree, nil
+	}
+	tree, err := object.GetTree(o, hash)
+	if err != nil {
+		return nil, err
+	}
+	if o.treeEntries += 1 + len(tree.Entries); o.treeEntries > maxTreeEntries {
+		clear(o.trees)
+		o.treeEntries = 1 + len(tree.Entries)
+	}
+	o.trees[hash] = tree
+	return tree, nil
 }
 
 // subtree returns the tree at a path; an empty tree if the path does not exist.
@@ -298,7 +358,7 @@ func (o *objects) subtree(tree *object.Tree, name string) (*object.Tree, error) 
 			return &object.Tree{}, nil
 		}
 		var err error
-		if tree, err = object.GetTree(o, tree.Entries[i].Hash); err != nil {
+		if tree, err = o.readTree(tree.Entries[i].Hash); err != nil {
 			return nil, err
 		}
 	}

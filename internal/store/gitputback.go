@@ -161,12 +161,13 @@ func (r *repository) lost(ctx context.Context, gone bool) (*loss, error) {
 	}
 	l.Lost = slices.Sorted(maps.Keys(l.records))
 
+	notes, notesErr := r.notesTree()
 	var others []audit.Entry
 	for id, at := range theirs {
 		if mine[id].blob == at.blob {
 			continue // an acceptance that the kept commit already has is not one of this loss
 		}
-		entry, err := readable(id, r.entry(id, at))
+		entry, err := readable(id, r.entry(notes, notesErr, id, at))
 		if err != nil {
 			return nil, err
 		}

@@ -97,19 +97,18 @@ func horizon(since time.Time, last string) time.Time {
 	return since.Add(-skew)
 }
 
-// entry reads a change and the note on its commit.
-func (r *repository) entry(id string, at committedRecord) loadEntry {
+// entry reads a change, and the note on its commit. notes and err are the result of notesTree.
+func (r *repository) entry(notes *object.Tree, err error, id string, at committedRecord) loadEntry {
 	entry := audit.Entry{Commit: at.commit.String()}
 	where := fmt.Sprintf("%s of commit %.12s", at.path, at.commit)
 	hint := "numaform did not write this content: inspect it with git show, and rewrite that commit"
-	change, err := r.content(at.blob)
-	if err != nil {
-		return func() (audit.Entry, error) { return entry, r.unreadRecord(where, hint, true, err) }
+	change, changeErr := r.content(at.blob)
+	if changeErr != nil {
+		return func() (audit.Entry, error) { return entry, r.unreadRecord(where, hint, true, changeErr) }
 	}
 
 	whereNote := fmt.Sprintf("in the note on commit %.12s", at.commit)
 	hintNote := fmt.Sprintf("restore it with git notes --ref=numaform edit %.12s", at.commit)
-	notes, err := r.notesTree()
 	var note plumbing.Hash
 	exists := false
 	if err == nil {

@@ -195,6 +195,37 @@ func (r *repository) treesOf(commit *object.Commit, name string) ([]*object.Tree
 	return trees, nil
 }
 
+// comparison finds the entries of a tree in an earlier one. Most are the same, in the same
+// order, so it seldom searches for a name.
+type comparison struct {
+	tree *object.Tree
+	// next is the first entry of the earlier tree that has not been found.
+	next int
+	// last is the name of the entry that was looked for last. sorted is set while the names
+	// are in order, so that none is a duplicate.
+	last   string
+	sorted bool
+}
+
+// find returns the hash of the entry with that name in the earlier tree, and whether it is a
+// file; a zero hash if there is none.
+func (c *comparison) find(entry object.TreeEntry) (hash plumbing.Hash, file bool) {
+	c.sorted = c.sorted && c.last < entry.Name
+	c.last = entry.Name
+	if c.next < len(c.tree.Entries) && c.tree.Entries[c.next] == entry {
+		c.next++
+		return entry.Hash, entry.Mode.IsFile()
+	}
+	if c.sorted && c.next == len(c.tree.Entries) {
+		return plumbing.ZeroHash, false // all entries of the earlier tree have been found
+	}
+	found, err := c.tree.FindEntry(entry.Name)
+	if err != nil {
+		return plumbing.ZeroHash, false
+	}
+	return found.Hash, found.Mode.IsFile()
+}
+
 // walkNew calls f for the entries of tree, at any depth, that differ from the entries of
 // every tree in others. exists reports whether one of the others has a file with the
 // name. If f returns fs.SkipDir, the walk does not enter the entry.
@@ -204,13 +235,15 @@ func (r *repository) walkNew(prefix string, tree *object.Tree, others []*object.
 			return nil
 		}
 	}
+	earlier := make([]comparison, len(others))
+	for i, other := range others {
+		earlier[i] = comparison{tree: other, sorted: true}
+	}
 	for _, entry := range tree.Entries {
 		same, exists := false, false
-		for _, other := range others {
-			if before, err := other.FindEntry(entry.Name); err == nil {
-				same = same || before.Hash == entry.Hash
-				exists = exists || before.Mode.IsFile()
-			}
+		for i := range earlier {
+			hash, file := earlier[i].find(entry)
+			same, exists = same || hash == entry.Hash, exists || file
 		}
 		if same {
 			continue
@@ -232,7 +265,7 @@ func (r *repository) walkNew(prefix string, tree *object.Tree, others []*object.
 				return err
 			}
 		}
-		child, err := object.GetTree(r.objects, entry.Hash)
+		child, err := r.objects.readTree(entry.Hash)
 		if err != nil {
 			return err
 		}

@@ -71,9 +71,15 @@ func (e *RecordError) Unwrap() error { return e.Err }
 // recordHint is the hint for an invalid record in a store without version control.
 const recordHint = "restore the record from a backup; if you have none, move the unreadable record elsewhere: the history then lacks the change or its outcome"
 
-// decode decodes a record, which must have the change's ID: record is a Change or an Outcome.
-func decode(where, hint, id string, content []byte, record interface{ Head() (int, string) }) error {
-	err := json.Unmarshal(content, record)
+// decodable is a Change or an Outcome.
+type decodable interface {
+	json.Unmarshaler
+	Head() (format int, id string)
+}
+
+// decode decodes a record, which must have the change's ID.
+func decode(where, hint, id string, content []byte, record decodable) error {
+	err := record.UnmarshalJSON(content) // json.Unmarshal would read the content twice before
 	format, recorded := record.Head()
 	switch {
 	case err != nil:

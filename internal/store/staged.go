@@ -145,7 +145,9 @@ func readRegular(name string, limit int64) (content []byte, err error) {
 	case info.Size() > limit:
 		err = fmt.Errorf("it has %d bytes, more than the limit of %d", info.Size(), limit)
 	default:
-		content, err = io.ReadAll(io.LimitReader(file, limit))
+		read := bytes.NewBuffer(make([]byte, 0, info.Size()+bytes.MinRead))
+		_, err = read.ReadFrom(io.LimitReader(file, limit))
+		content = read.Bytes()
 	}
 	return content, errors.Join(err, file.Close())
 }
