@@ -245,7 +245,7 @@ func mergeWhenChecked(t *testing.T, client forge.Client, number int, sha string)
 
 func await(t *testing.T, done func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
@@ -253,7 +253,7 @@ func await(t *testing.T, done func() bool) {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			t.Fatal("waited a minute")
+			t.Fatal("waited five minutes")
 		}
 	}
 }
