@@ -87,7 +87,7 @@ type Approvals struct {
 	planning sync.Mutex
 
 	// writing is held while a status and its entry in the ledger change, and while both are
-	// read, so that nobody sees a status without its entry.
+	// read, so that no reader sees a status without its entry.
 	writing sync.Mutex
 
 	// attributing guards the next two fields: the plans that ApproverOf read last, and

@@ -65,7 +65,7 @@ func runDoctor(ctx context.Context, process Process, o *doctorOptions) error {
 	}
 	o.clusterless = true
 	if inPod(process.Environ) {
-		o.clusterless = false // the classes are those of the pod's own cluster
+		o.clusterless = false // the classes are those of the cluster of the pod
 	}
 	if o.smokeTest && o.withoutCluster() {
 		return usageError{errors.New("--smoke requires a ProxmoxNodeClass: pass manifests with -f, or a cluster with --kubeconfig")}

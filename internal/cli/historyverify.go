@@ -75,7 +75,10 @@ func (o *historySource) history(ctx context.Context) (entries []audit.Entry, err
 	config := store.GitConfig{Clone: clone, Dir: path, Branch: o.branch, Subdir: o.subdir}
 	_, complete := os.Stat(filepath.Join(path, "objects"))
 	_, borrows := os.Stat(filepath.Join(path, "objects", "info", "alternates"))
-	if complete != nil || borrows == nil { // a further worktree, or a clone with --reference: objects are elsewhere
+	_, checkout := os.Lstat(filepath.Join(path, ".git"))
+	// The objects of a further worktree, or of a clone with --reference, are elsewhere. A checkout
+	// would be read from its origin.
+	if complete != nil || borrows == nil || checkout == nil {
 		config.Dir, config.Remote = "", strings.TrimSuffix(path, "/.git")
 	}
 	git, err := store.NewGit(config)

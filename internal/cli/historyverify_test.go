@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -259,5 +261,13 @@ func TestHistoryVerifyClone(t *testing.T) {
 	s.run(t, cli.ExitOK, "complete up to 4 records", verify(mirror)...)
 	s.run(t, cli.ExitFailed, "refs/notes/numaform:refs/notes/numaform", verify(clone)...)
 	git("-C", clone, "fetch", "--quiet", "origin", "refs/notes/numaform:refs/notes/numaform")
+	s.run(t, cli.ExitOK, "complete up to 4 records", verify(clone)...)
+
+	// A clone from somebody else cannot make the command contact a server.
+	origin := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the command contacted the origin") }))
+	t.Cleanup(origin.Close)
+	nested := filepath.Join(clone, ".git")
+	git("init", "--quiet", nested)
+	git("-C", nested, "--git-dir", filepath.Join(nested, ".git"), "remote", "add", "origin", origin.URL)
 	s.run(t, cli.ExitOK, "complete up to 4 records", verify(clone)...)
 }
