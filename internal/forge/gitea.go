@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -271,7 +272,12 @@ func (g *giteaClient) Merge(ctx context.Context, number int, headSHA string) (st
 	}
 	sent := map[string]any{"Do": style, "head_commit_id": headSHA}
 	if _, err := g.call(ctx, http.MethodPost, nil, sent, nil, "pulls", strconv.Itoa(number), "merge"); err != nil {
-		return "", g.refused(ctx, g, number, headSHA, g.failed("merging "+request(number), request(number), err))
+		err = g.refused(ctx, g, number, headSHA, g.failed("merging "+request(number), request(number), err))
+		if conflict := (*ConflictError)(nil); errors.As(err, &conflict) && strings.Contains(conflict.Reason, "try again later") {
+			// Gitea 1.26.0 has one answer for both.
+			conflict.Reason += ": it still checks for conflicts with the base branch, or has found some: if this does not end, remove them from the base branch, or close the pull request"
+		}
+		return "", err
 	}
 	merged, err := g.Get(ctx, number)
 	return merged.MergeSHA, err

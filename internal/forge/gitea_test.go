@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/numaform/numaform/internal/forge"
@@ -44,6 +45,33 @@ func TestGiteaClosedBy(t *testing.T) {
 	}
 	if closed, err := client.Get(t.Context(), 10); err != nil || closed.State != forge.Closed || closed.ClosedBy != "mallory" {
 		t.Errorf("Get = %+v, %v", closed, err)
+	}
+}
+
+// TestGiteaRefusesMerge explains Gitea's answer to the merge of a pull request with conflicts,
+// which advises the user to wait.
+func TestGiteaRefusesMerge(t *testing.T) {
+	t.Parallel()
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /api/v1/repos/ops/fleet", func(w http.ResponseWriter, _ *http.Request) {
+		_ = json.NewEncoder(w).Encode(object{"allow_squash_merge": true})
+	})
+	mux.HandleFunc("GET /api/v1/repos/ops/fleet/pulls/10", func(w http.ResponseWriter, _ *http.Request) {
+		_ = json.NewEncoder(w).Encode(object{"number": 10, "state": "open", "base": object{"ref": "main"}, "head": object{"sha": "aaaa"}})
+	})
+	mux.HandleFunc("POST /api/v1/repos/ops/fleet/pulls/10/merge", func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusMethodNotAllowed)
+		_ = json.NewEncoder(w).Encode(object{"message": "Please try again later"})
+	})
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	client, err := forge.New(forge.Config{Remote: server.URL + "/ops/fleet.git", Base: "main", Kind: forge.Gitea, URL: server.URL, Token: "secret"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = client.Merge(t.Context(), 10, "aaaa")
+	if conflict := (*forge.ConflictError)(nil); !errors.As(err, &conflict) || !strings.Contains(conflict.Reason, "conflicts with the base branch") {
+		t.Errorf("Merge: %v", err)
 	}
 }
 
