@@ -615,6 +615,19 @@ func (w *Writer) VMs() []VMState {
 	return states
 }
 
+// Any reports whether one of the VMs that VMs returns satisfies a condition. The condition
+// must not change the VM or call the writer.
+func (w *Writer) Any(condition func(*VMState) bool) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, m := range w.members {
+		if condition(&m.VMState) {
+			return true
+		}
+	}
+	return false
+}
+
 // VM returns the VM with a key, and whether VMs contains it.
 func (w *Writer) VM(key fleet.Key) (state VMState, exists bool) {
 	w.mu.Lock()

@@ -28,7 +28,7 @@ func (*reservations) name() string { return "reservations" }
 
 func (*reservations) every() time.Duration { return period }
 
-func (*reservations) concerns([]scaler.VMState) bool { return true }
+func (*reservations) concerns() bool { return true }
 
 func (r *reservations) run(ctx context.Context, v *view) error {
 	var claimless []fleet.Key
@@ -93,7 +93,7 @@ func (r *reservations) restoreClaim(ctx context.Context, v *view, vm fleet.VM, n
 
 // release removes a VM that has neither claim nor Node, after checking with the API
 // server. It does nothing while numaform is paused.
-func (c *Config) release(ctx context.Context, v *view, state scaler.VMState) error {
+func (c *Config) release(ctx context.Context, v *view, state *scaler.VMState) error {
 	vm := state.VM
 	if v.paused || v.nodeOf(vm) != nil {
 		return nil

@@ -34,7 +34,7 @@ func (*claims) name() string { return "nodeclaims" }
 
 func (*claims) every() time.Duration { return period }
 
-func (*claims) concerns([]scaler.VMState) bool { return true }
+func (*claims) concerns() bool { return true }
 
 func (c *claims) run(ctx context.Context, v *view) error {
 	snapshot, err := c.config.Snapshot(ctx)

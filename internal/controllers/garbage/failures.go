@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -33,12 +32,12 @@ func (*failures) every() time.Duration { return failuresPeriod }
 
 // concerns reports true while a VM has failed or waits, and once more afterwards. A pass
 // reads all nodes, which is too expensive every two seconds while nothing fails.
-func (f *failures) concerns(states []scaler.VMState) bool {
-	waits := func(state scaler.VMState) bool {
+func (f *failures) concerns() bool {
+	waits := func(state *scaler.VMState) bool {
 		return state.Phase == scaler.PhaseFailed || state.Phase == scaler.PhasePendingApproval || state.Phase == scaler.PhaseRemoving && state.Err != nil ||
-			outageOf(&state) != nil
+			outageOf(state) != nil
 	}
-	return len(f.reported)+len(f.claimless) > 0 || slices.ContainsFunc(states, waits)
+	return len(f.reported)+len(f.claimless) > 0 || f.config.Writer.Any(waits)
 }
 
 func (f *failures) run(ctx context.Context, v *view) error {

@@ -49,6 +49,8 @@ type Writer interface {
 	// Synced reports whether the fleet has been read; before that, VMs returns none.
 	Synced() bool
 	VMs() []scaler.VMState
+	// Any reports whether a VM satisfies a condition.
+	Any(condition func(*scaler.VMState) bool) bool
 	Remove(keys ...fleet.Key)
 }
 
@@ -93,8 +95,8 @@ type pass interface {
 	name() string
 	// every returns the interval between passes.
 	every() time.Duration
-	// concerns reports whether a pass is needed, given the writer's VMs.
-	concerns(states []scaler.VMState) bool
+	// concerns reports whether a pass is needed.
+	concerns() bool
 	// run makes one pass. If paused, it only reports.
 	run(ctx context.Context, v *view) error
 }
@@ -156,15 +158,12 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 func (c *Controller) Reconcile(ctx context.Context) (reconciler.Result, error) {
 	ctx = injection.WithControllerName(ctx, c.Name())
 	again := reconciler.Result{RequeueAfter: c.pass.every()}
-	if !c.config.Writer.Synced() {
+	if !c.config.Writer.Synced() || !c.pass.concerns() {
 		return again, nil
 	}
 	// Read the writer first, and then the cluster: a claim that is created in between is
 	// then seen without its VM. In the reverse order, its VM would be seen without a claim.
 	states := c.config.Writer.VMs()
-	if !c.pass.concerns(states) {
-		return again, nil
-	}
 	v, err := newView(ctx, c.config, states)
 	if err != nil {
 		return reconciler.Result{}, err

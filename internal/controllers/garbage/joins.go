@@ -45,7 +45,7 @@ func (*joins) name() string { return "joins" }
 
 func (*joins) every() time.Duration { return period }
 
-func (*joins) concerns([]scaler.VMState) bool { return true }
+func (*joins) concerns() bool { return true }
 
 func (j *joins) run(ctx context.Context, v *view) error {
 	current := map[types.UID]bool{}
@@ -57,7 +57,7 @@ func (j *joins) run(ctx context.Context, v *view) error {
 		}
 		j.waiting[claim.UID] = claim
 		if state, known := v.vms[keyOf(claim)]; known {
-			j.noteOutage(v, claim, &state)
+			j.noteOutage(v, claim, state)
 		}
 		soon := j.timedOut(v, claim, v.now.Add(2*period)) && !j.timedOut(v, claim, v.now)
 		if soon && claim.DeletionTimestamp.IsZero() && j.blocked[claim.UID] == "" {

@@ -62,6 +62,10 @@ func (w *writer) Synced() bool { return w.synced }
 
 func (w *writer) VMs() []scaler.VMState { return slices.Clone(w.states) }
 
+func (w *writer) Any(condition func(*scaler.VMState) bool) bool {
+	return slices.ContainsFunc(w.states, func(state scaler.VMState) bool { return condition(&state) })
+}
+
 func (w *writer) Remove(keys ...fleet.Key) {
 	w.removed = append(w.removed, keys...)
 	w.states = slices.DeleteFunc(w.states, func(s scaler.VMState) bool { return slices.Contains(keys, s.VM.Key) })

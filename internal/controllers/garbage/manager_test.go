@@ -28,6 +28,12 @@ func (w *safeWriter) VMs() []scaler.VMState {
 	return w.writer.VMs()
 }
 
+func (w *safeWriter) Any(condition func(*scaler.VMState) bool) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.writer.Any(condition)
+}
+
 func (w *safeWriter) Remove(keys ...fleet.Key) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

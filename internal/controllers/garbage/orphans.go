@@ -11,7 +11,6 @@ import (
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/logkey"
-	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -31,7 +30,7 @@ func (*orphans) name() string { return "orphans" }
 
 func (*orphans) every() time.Duration { return 3 * period }
 
-func (*orphans) concerns([]scaler.VMState) bool { return true }
+func (*orphans) concerns() bool { return true }
 
 // orphan is an undesired guest.
 type orphan struct {

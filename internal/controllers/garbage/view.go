@@ -25,7 +25,7 @@ type view struct {
 	paused bool
 	// states are the writer's VMs, sorted by region and VMID; vms are the same by key.
 	states []scaler.VMState
-	vms    map[fleet.Key]scaler.VMState
+	vms    map[fleet.Key]*scaler.VMState
 	// claims are the claims that refer to a ProxmoxNodeClass, and byKey the ones that name
 	// a VM.
 	claims []*karpv1.NodeClaim
@@ -42,15 +42,15 @@ func newView(ctx context.Context, config Config, states []scaler.VMState) (*view
 	v := &view{
 		now:    config.Clock.Now(),
 		states: states,
-		vms:    map[fleet.Key]scaler.VMState{},
+		vms:    make(map[fleet.Key]*scaler.VMState, len(states)),
 		nodes:  map[string]*corev1.Node{},
 		pools:  map[string]*karpv1.NodePool{},
 		paused: config.Paused(),
 
 		timesToJoin: map[string]time.Duration{},
 	}
-	for _, state := range v.states {
-		v.vms[state.VM.Key] = state
+	for i := range states {
+		v.vms[states[i].VM.Key] = &states[i]
 	}
 	if err := v.readClaims(ctx, config.Client); err != nil {
 		return nil, err
