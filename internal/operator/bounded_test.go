@@ -6,11 +6,16 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	testingclock "k8s.io/utils/clock/testing"
+	fakeclient "sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	metricspod "sigs.k8s.io/karpenter/pkg/controllers/metrics/pod"
+	"sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/podevents"
 	"sigs.k8s.io/karpenter/pkg/controllers/state/informer"
 
 	"github.com/numaform/numaform/internal/operator"
@@ -44,7 +49,7 @@ func unmanaged(t *testing.T, name string, options controller.Options) controller
 func TestBoundedWorkers(t *testing.T) {
 	t.Parallel()
 	inner := &adding{}
-	m := operator.Bounded(inner, testingclock.NewFakeClock(time.Now()), func() int { return 0 })
+	m := operator.Bounded(inner, testingclock.NewFakeClock(time.Now()), func() int { return 0 }, nil)
 	for workers, want := range map[int]int64{1: 1, 10: 10, 100: 100, 1000: 100} {
 		c := unmanaged(t, "test", controller.Options{MaxConcurrentReconciles: workers, Reconciler: reconcile.Func(nil)})
 		if err := m.Add(c); err != nil {
@@ -85,7 +90,7 @@ func TestBoundedIntervals(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			inner := &adding{}
-			m := operator.Bounded(inner, testingclock.NewFakeClock(time.Now()), func() int { return c.nodes })
+			m := operator.Bounded(inner, testingclock.NewFakeClock(time.Now()), func() int { return c.nodes }, nil)
 			next := reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) { return c.next, nil })
 			added := unmanaged(t, c.controller, controller.Options{Reconciler: next})
 			if err := m.Add(added); err != nil {
@@ -109,7 +114,7 @@ func TestBoundedCounts(t *testing.T) {
 	t.Parallel()
 	counted := 0
 	clk := testingclock.NewFakeClock(time.Now())
-	m := operator.Bounded(&adding{}, clk, func() int { counted++; return 1000 * counted })
+	m := operator.Bounded(&adding{}, clk, func() int { counted++; return 1000 * counted }, nil)
 	next := reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
 		return reconcile.Result{RequeueAfter: time.Minute}, nil
 	})
@@ -129,5 +134,59 @@ func TestBoundedCounts(t *testing.T) {
 	}
 	if counted != 2 {
 		t.Errorf("the Nodes were counted %d times, want 2", counted)
+	}
+}
+
+// TestBoundedPodEvents checks that a start does not count as an event of each pod.
+func TestBoundedPodEvents(t *testing.T) {
+	t.Parallel()
+	began := time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC)
+	bound := func(at time.Time, phase corev1.PodPhase, deleted bool) *corev1.Pod {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"}}
+		pod.Status.Phase = phase
+		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(at)}}
+		if deleted {
+			pod.DeletionTimestamp, pod.Finalizers = &metav1.Time{Time: at}, []string{"example.com/wait"}
+		}
+		return pod
+	}
+	unbound := bound(began.Add(-time.Hour), corev1.PodPending, false)
+	unbound.Status.Conditions[0].Status = corev1.ConditionFalse
+	for name, c := range map[string]struct {
+		pod     *corev1.Pod
+		handled bool
+	}{
+		"running for an hour":          {bound(began.Add(-time.Hour), corev1.PodRunning, false), false},
+		"its image is pulled":          {bound(began.Add(-time.Hour), corev1.PodPending, false), false},
+		"bound before the start":       {bound(began.Add(-time.Minute), corev1.PodRunning, false), true},
+		"bound after the start":        {bound(began.Add(time.Hour), corev1.PodRunning, false), true},
+		"ended":                        {bound(began.Add(-time.Hour), corev1.PodSucceeded, false), true},
+		"failed":                       {bound(began.Add(-time.Hour), corev1.PodFailed, false), true},
+		"being deleted":                {bound(began.Add(-time.Hour), corev1.PodRunning, true), true},
+		"not bound":                    {unbound, true},
+		"bound at a time nobody wrote": {&corev1.Pod{ObjectMeta: unbound.ObjectMeta}, true},
+		"deleted":                      {nil, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cluster := fakeclient.NewClientBuilder()
+			if c.pod != nil {
+				cluster = cluster.WithObjects(c.pod)
+			}
+			m := operator.Bounded(&adding{}, testingclock.NewFakeClock(began), nil, cluster.Build())
+			handled := false
+			next := reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
+				handled = true
+				return reconcile.Result{}, nil
+			})
+			added := unmanaged(t, podevents.NewController(nil, nil, nil).Name(), controller.Options{Reconciler: next})
+			if err := m.Add(added); err != nil {
+				t.Fatal(err)
+			}
+			do, _ := reflect.ValueOf(added).Elem().FieldByName("Do").Interface().(reconcile.Reconciler)
+			if _, err := do.Reconcile(t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "default", Name: "web"}}); err != nil || handled != c.handled {
+				t.Errorf("handled: %v, %v; want %v", handled, err, c.handled)
+			}
+		})
 	}
 }

@@ -405,7 +405,7 @@ func (b *builder) templateProblem(ctx context.Context, name string) string {
 
 // assemble adds everything that the manager runs.
 func (b *builder) assemble(ctx context.Context, core *core, writer *scaler.Writer, list []controller.Controller, runs ...manager.RunnableFunc) (*parts, error) {
-	registered := bounded{b.manager, &objectPace{clock: b.clock, nodes: core.nodes}}
+	registered := bounded{b.manager, &objectPace{clock: b.clock, nodes: core.nodes}, b.manager.GetClient()}
 	for _, one := range list {
 		if err := one.Register(ctx, registered); err != nil {
 			return nil, fmt.Errorf("registering a controller: %w", err)

@@ -421,14 +421,14 @@ func (w *world) each(n int, do func(i int) error) {
 	}
 }
 
-// desired is a fleet of created VMs.
-type desired struct{ states []scaler.VMState }
+// desired is a fleet of created VMs, whose other methods are not called.
+type desired struct {
+	cloudprovider.Fleet
+
+	states []scaler.VMState
+}
 
 func (d desired) States(context.Context) ([]scaler.VMState, error) { return d.states, nil }
-func (d desired) Ensure(context.Context, []scaler.Request) ([]fleet.VM, error) {
-	return nil, fmt.Errorf("all VMs exist")
-}
-func (d desired) Remove(...fleet.Key) {}
 
 // createNodes creates a NodeClaim, a Node and its pods for each VM.
 func (w *world) createNodes() {
@@ -520,8 +520,9 @@ func (w *world) createPod(ctx context.Context, name, node string) error {
 		return err
 	}
 	pod.Status.Phase = corev1.PodRunning
+	bound := metav1.NewTime(time.Now().Add(-time.Hour))
 	pod.Status.Conditions = []corev1.PodCondition{
-		{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}, {Type: corev1.PodReady, Status: corev1.ConditionTrue},
+		{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: bound}, {Type: corev1.PodReady, Status: corev1.ConditionTrue},
 	}
 	return w.api.Status().Update(ctx, pod)
 }
