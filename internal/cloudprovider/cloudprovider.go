@@ -37,6 +37,8 @@ type Fleet interface {
 	// States returns all VMs that are desired or still being removed, or an error if the
 	// fleet is not known.
 	States(ctx context.Context) ([]scaler.VMState, error)
+	// State returns one of them, and whether it exists.
+	State(ctx context.Context, key fleet.Key) (state scaler.VMState, exists bool, err error)
 	// Ensure reserves VMs, which are created afterwards.
 	Ensure(ctx context.Context, requests []scaler.Request) ([]fleet.VM, error)
 	// Remove requests deletion of VMs.
@@ -210,20 +212,6 @@ func (c *CloudProvider) request(ctx context.Context, read func(context.Context) 
 		ClusterID: c.config.ClusterID, Snapshot: snapshot, Existing: slices.Concat(pods, rest),
 		Types: c.config.Types, Prices: c.config.Prices, Overlays: c.config.Overlays, Unavailable: closed, Now: c.config.Clock.Now(),
 	}, nil
-}
-
-// find returns the VM with a key.
-func (c *CloudProvider) find(ctx context.Context, key fleet.Key) (state scaler.VMState, found bool, err error) {
-	states, err := c.config.Fleet.States(ctx)
-	if err != nil {
-		return state, false, err
-	}
-	for i := range states {
-		if states[i].VM.Key == key {
-			return states[i], true, nil
-		}
-	}
-	return state, false, nil
 }
 
 // Everywhere returns a provider for validating NodeOverlays: it offers each type on each

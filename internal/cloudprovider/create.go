@@ -47,7 +47,7 @@ func keyOf(claim *karpv1.NodeClaim) fleet.Key {
 func (c *CloudProvider) Create(ctx context.Context, claim *karpv1.NodeClaim) (created *karpv1.NodeClaim, err error) {
 	defer func() { err = translate(err) }()
 	name, named := claim.Annotations[v1alpha1.AnnotationVM]
-	state, found, err := c.find(ctx, keyOf(claim))
+	state, found, err := c.config.Fleet.State(ctx, keyOf(claim))
 	switch {
 	case err != nil:
 		return nil, err
@@ -200,7 +200,7 @@ func (c *CloudProvider) launched(ctx context.Context, claim *karpv1.NodeClaim, v
 func (c *CloudProvider) Delete(ctx context.Context, claim *karpv1.NodeClaim) (err error) {
 	defer func() { err = translate(err) }()
 	key := keyOf(claim)
-	state, found, err := c.find(ctx, key)
+	state, found, err := c.config.Fleet.State(ctx, key)
 	if err != nil {
 		return err
 	}

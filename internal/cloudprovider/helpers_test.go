@@ -109,6 +109,17 @@ func (f *fakeFleet) States(context.Context) ([]scaler.VMState, error) {
 	return slices.Clone(f.states), nil
 }
 
+func (f *fakeFleet) State(_ context.Context, key fleet.Key) (state scaler.VMState, exists bool, err error) {
+	if f.unread {
+		return state, false, scaler.ErrNotRead
+	}
+	i := slices.IndexFunc(f.states, func(state scaler.VMState) bool { return state.VM.Key == key })
+	if i < 0 {
+		return state, false, nil
+	}
+	return f.states[i], true, nil
+}
+
 func (f *fakeFleet) Ensure(_ context.Context, requests []scaler.Request) ([]fleet.VM, error) {
 	if f.err != nil {
 		return nil, f.err

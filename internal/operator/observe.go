@@ -81,6 +81,17 @@ func (o *onlooker) States(ctx context.Context) ([]scaler.VMState, error) {
 	return states, nil
 }
 
+// State returns one of States.
+func (o *onlooker) State(ctx context.Context, key fleet.Key) (state scaler.VMState, exists bool, err error) {
+	states, err := o.States(ctx)
+	for i := range states {
+		if states[i].VM.Key == key {
+			return states[i], true, err
+		}
+	}
+	return state, false, err
+}
+
 // Ensure is never called, because Up allows nothing.
 func (o *onlooker) Ensure(context.Context, []scaler.Request) ([]fleet.VM, error) {
 	return nil, fmt.Errorf("reserving vms: this controller only observes: start it with --mode apply")

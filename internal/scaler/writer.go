@@ -645,18 +645,34 @@ const readWithin = time.Minute
 // States is like VMs, but waits until the fleet has been read. It returns ErrNotRead if
 // that takes too long, because Proxmox or the fleet's store does not respond.
 func (w *Writer) States(ctx context.Context) ([]VMState, error) {
+	if err := w.awaitRead(ctx); err != nil {
+		return nil, err
+	}
+	return w.VMs(), nil
+}
+
+// State is like VM, but waits until the fleet has been read, like States.
+func (w *Writer) State(ctx context.Context, key fleet.Key) (state VMState, exists bool, err error) {
+	if err := w.awaitRead(ctx); err != nil {
+		return state, false, err
+	}
+	state, exists = w.VM(key)
+	return state, exists, nil
+}
+
+func (w *Writer) awaitRead(ctx context.Context) error {
 	if w.Synced() {
-		return w.VMs(), nil
+		return nil
 	}
 	timer := w.scaler.config.Clock.NewTimer(readWithin)
 	defer timer.Stop()
 	select {
 	case <-w.loaded:
-		return w.VMs(), nil
+		return nil
 	case <-timer.C():
-		return nil, ErrNotRead
+		return ErrNotRead
 	case <-ctx.Done():
-		return nil, fmt.Errorf("%w (%w)", ErrNotRead, context.Cause(ctx))
+		return fmt.Errorf("%w (%w)", ErrNotRead, context.Cause(ctx))
 	}
 }
 

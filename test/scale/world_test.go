@@ -428,7 +428,13 @@ type desired struct {
 	states []scaler.VMState
 }
 
-func (d desired) States(context.Context) ([]scaler.VMState, error) { return d.states, nil }
+func (d desired) State(_ context.Context, key fleet.Key) (state scaler.VMState, exists bool, err error) {
+	i := slices.IndexFunc(d.states, func(state scaler.VMState) bool { return state.VM.Key == key })
+	if i < 0 {
+		return state, false, nil
+	}
+	return d.states[i], true, nil
+}
 
 // createNodes creates a NodeClaim, a Node and its pods for each VM.
 func (w *world) createNodes() {
