@@ -40,12 +40,14 @@ const (
 	maxChain = 4096
 )
 
-// The limits of the caches: objectCache in bytes, maxChains and maxTreeEntries in entries of
-// about 100 bytes.
+// The limits of the caches: objectCache, of loose objects, and maxUnpacked in bytes, maxChains and
+// maxTreeEntries in entries of about 100 bytes, and maxOrdered in trees.
 const (
 	objectCache    = 32 * cache.MiByte
+	maxUnpacked    = 64 << 20
 	maxChains      = 200_000
 	maxTreeEntries = 200_000
+	maxOrdered     = 10_000
 )
 
 // objects is a repository's object store with limits on the size of objects. It reads sizes
@@ -53,7 +55,6 @@ const (
 // its object, and a base to apply the delta.
 type objects struct {
 	*filesystem.Storage // for references and loose objects
-	cache               cache.Object
 	// packs are the existing packs; nil until they are listed.
 	packs []*packfile.Packfile
 	// chains are the lengths of delta chains whose objects do not exceed maxBase.
@@ -62,6 +63,18 @@ type objects struct {
 	// change them.
 	trees       map[plumbing.Hash]*object.Tree
 	treeEntries int
+	// unpacked are the objects of packs that were read last, with unpackedBytes bytes. The callers
+	// do not change them.
+	unpacked      map[place]unpacked
+	unpackedBytes int
+	// ordered has the ends of the entries of trees whose names are in order: see appended.
+	ordered map[plumbing.Hash][]int
+}
+
+// unpacked is an object of a pack.
+type unpacked struct {
+	kind    plumbing.ObjectType
+	content []byte
 }
 
 // place is the place of an object in a pack.
@@ -71,8 +84,10 @@ type place struct {
 }
 
 func openObjects(dir billy.Filesystem) *objects {
-	lru := cache.NewObjectLRU(objectCache)
-	return &objects{Storage: filesystem.NewStorage(dir, lru), cache: lru, chains: map[place]int{}, trees: map[plumbing.Hash]*object.Tree{}}
+	return &objects{
+		Storage: filesystem.NewStorage(dir, cache.NewObjectLRU(objectCache)), chains: map[place]int{},
+		trees: map[plumbing.Hash]*object.Tree{}, unpacked: map[place]unpacked{}, ordered: map[plumbing.Hash][]int{},
+	}
 }
 
 // tooLargeError reports an object that is too large to read.
@@ -107,18 +122,80 @@ func (o *objects) EncodedObject(kind plumbing.ObjectType, hash plumbing.Hash) (p
 	if _, err := o.bounded(hash, limit); err != nil {
 		return nil, err
 	}
-	pack, _, err := o.locate(hash)
+	pack, offset, err := o.locate(hash)
 	if errors.Is(err, plumbing.ErrObjectNotFound) {
 		return o.Storage.EncodedObject(kind, hash) // loose
 	}
 	if err != nil {
 		return nil, err
 	}
-	found, err := pack.Get(hash)
-	if err == nil && kind != plumbing.AnyObject && found.Type() != kind {
+	read, err := o.unpack(place{pack, offset})
+	if err != nil {
+		return nil, fmt.Errorf("reading object %s: %w", hash, err)
+	}
+	if kind != plumbing.AnyObject && read.kind != kind {
 		return nil, plumbing.ErrObjectNotFound
 	}
+	found := &plumbing.MemoryObject{}
+	found.SetType(read.kind)
+	_, err = found.Write(read.content)
 	return found, err
+}
+
+// unpack returns the object at a place, which bounded has checked. The library would hash each
+// object, and each of its bases, as the key of a cache.
+func (o *objects) unpack(at place) (read unpacked, err error) {
+	var chain []place
+	var deltas [][]byte
+	for {
+		known, is := o.unpacked[at]
+		if is {
+			read = known
+			break
+		}
+		scanner := at.pack.Scanner()
+		header, err := scanner.SeekObjectHeader(at.offset)
+		if err != nil {
+			return read, err
+		}
+		stored, err := scanner.ReadObject()
+		if err != nil {
+			return read, err
+		}
+		content := bytes.NewBuffer(make([]byte, 0, header.Length+bytes.MinRead))
+		_, err = content.ReadFrom(stored)
+		if err = errors.Join(err, stored.Close()); err != nil {
+			return read, err
+		}
+		if !header.Type.IsDelta() {
+			read = unpacked{header.Type, content.Bytes()}
+			o.remind(at, read)
+			break
+		}
+		chain, deltas = append(chain, at), append(deltas, content.Bytes())
+		at.offset = header.OffsetReference
+		if header.Type == plumbing.REFDeltaObject {
+			if at.pack, at.offset, err = o.locate(header.Reference); err != nil {
+				return read, err
+			}
+		}
+	}
+	for i, at := range slices.Backward(chain) {
+		if read.content, err = packfile.PatchDelta(read.content, deltas[i]); err != nil {
+			return read, err
+		}
+		o.remind(at, read)
+	}
+	return read, nil
+}
+
+// remind adds an object to unpacked.
+func (o *objects) remind(at place, read unpacked) {
+	if o.unpackedBytes += len(read.content); o.unpackedBytes > maxUnpacked {
+		clear(o.unpacked)
+		o.unpackedBytes = len(read.content)
+	}
+	o.unpacked[at] = read
 }
 
 // HasEncodedObject returns nil if an object exists, and plumbing.ErrObjectNotFound if it
@@ -240,7 +317,7 @@ func (o *objects) openPack(name string) error {
 	if err != nil {
 		return err
 	}
-	o.packs = append(o.packs, packfile.NewPackfileWithCache(index, nil, data, o.cache, 0))
+	o.packs = append(o.packs, packfile.NewPackfile(index, nil, data, 0))
 	return nil
 }
 
@@ -252,6 +329,8 @@ func (o *objects) Close() error {
 	}
 	o.packs = nil
 	clear(o.chains)
+	clear(o.unpacked)
+	o.unpackedBytes = 0
 	o.Reindex()
 	return errors.Join(errs...)
 }
@@ -329,9 +408,12 @@ func (o *objects) tree(commit plumbing.Hash) (*object.Tree, error) {
 	return o.readTree(found.TreeHash)
 }
 
-// readTree returns the tree with a hash, which the caller must not change. Consecutive commits
-// have most trees in common.
+// readTree returns the tree with a hash, which the caller must not change; an empty tree for the
+// zero hash. Consecutive commits have most trees in common.
 func (o *objects) readTree(hash plumbing.Hash) (*object.Tree, error) {
+	if hash.IsZero() {
+		return &object.Tree{}, nil
+	}
 	if tree := o.trees[hash]; tree != nil {
 		return tree, nil
 	}
@@ -345,6 +427,85 @@ func (o *objects) readTree(hash plumbing.Hash) (*object.Tree, error) {
 	}
 	o.trees[hash] = tree
 	return tree, nil
+}
+
+// appended returns the entries of a tree after the entries of an earlier one. is is set if the
+// earlier tree is the beginning of the tree, and if all names are in order, so that none is a
+// duplicate. It decodes only these entries: a directory of records has thousands, and each commit
+// adds one.
+func (o *objects) appended(tree, earlier plumbing.Hash) (entries []object.TreeEntry, is bool, err error) {
+	if tree.IsZero() || earlier.IsZero() {
+		return nil, false, nil
+	}
+	var contents [2][]byte
+	for i, hash := range []plumbing.Hash{tree, earlier} {
+		if _, err := o.bounded(hash, maxTree); err != nil {
+			return nil, false, err
+		}
+		pack, offset, err := o.locate(hash)
+		if errors.Is(err, plumbing.ErrObjectNotFound) {
+			return nil, false, nil // loose
+		}
+		if err != nil {
+			return nil, false, err
+		}
+		read, err := o.unpack(place{pack, offset})
+		if err != nil {
+			return nil, false, fmt.Errorf("reading tree %s: %w", hash, err)
+		}
+		if read.kind != plumbing.TreeObject {
+			return nil, false, nil
+		}
+		contents[i] = read.content
+	}
+	after, before := contents[0], contents[1]
+	if len(after) == len(before) || !bytes.HasPrefix(after, before) {
+		return nil, false, nil
+	}
+	if len(o.ordered) > maxOrdered {
+		clear(o.ordered)
+	}
+	ends := o.ordered[tree]
+	if ends == nil {
+		if ends = endsOf(after); ends == nil {
+			return nil, false, nil
+		}
+		o.ordered[tree] = ends
+	}
+	last, is := slices.BinarySearch(ends, len(before))
+	if !is {
+		return nil, false, nil
+	}
+	o.ordered[earlier] = ends[:last+1] // usually compared next
+	rest := &plumbing.MemoryObject{}
+	rest.SetType(plumbing.TreeObject)
+	if _, err := rest.Write(after[len(before):]); err != nil {
+		return nil, false, err
+	}
+	var decoded object.Tree
+	if err := decoded.Decode(rest); err != nil {
+		return nil, false, fmt.Errorf("reading tree %s: %w", tree, err)
+	}
+	return decoded.Entries, true, nil
+}
+
+// endsOf returns the offsets of the ends of a tree's entries, or nil if their names are not in
+// order.
+func endsOf(content []byte) (ends []int) {
+	var last []byte
+	for at := 0; at < len(content); at = ends[len(ends)-1] {
+		length := bytes.IndexByte(content[at:], 0)
+		if length < 0 {
+			return nil
+		}
+		_, name, _ := bytes.Cut(content[at:at+length], []byte{' '})
+		end := at + length + 1 + len(plumbing.ZeroHash)
+		if bytes.Compare(last, name) >= 0 || end > len(content) {
+			return nil
+		}
+		last, ends = name, append(ends, end)
+	}
+	return ends
 }
 
 // subtree returns the tree at a path; an empty tree if the path does not exist.

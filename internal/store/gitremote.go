@@ -435,12 +435,11 @@ func (r *repository) newObjects(commit plumbing.Hash, known ...plumbing.Hash) ([
 		if err != nil {
 			return nil, err
 		}
-		unchanged := slices.ContainsFunc(trees[1:], func(parent *object.Tree) bool { return parent.Hash == trees[0].Hash })
-		if unchanged || done[trees[0].Hash] {
+		if slices.Contains(trees[1:], trees[0]) || done[trees[0]] {
 			continue
 		}
 		// Objects that a parent has at the same path are known, or listed for the parent.
-		add(trees[0].Hash)
+		add(trees[0])
 		err = r.walkNew("", trees[0], trees[1:], func(_ string, entry object.TreeEntry, _ bool) error {
 			if done[entry.Hash] {
 				return fs.SkipDir

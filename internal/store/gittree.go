@@ -178,10 +178,10 @@ func (r *repository) edit(tree *object.Tree, files map[string]blob) (plumbing.Ha
 // emptyTree is git's hash of a tree without entries.
 var emptyTree = plumbing.ComputeHash(plumbing.TreeObject, nil)
 
-// treesOf returns the trees at a path in a commit and in each of its parents; an empty
-// tree where there is none.
-func (r *repository) treesOf(commit *object.Commit, name string) ([]*object.Tree, error) {
-	trees := make([]*object.Tree, 0, 1+len(commit.ParentHashes))
+// treesOf returns the hashes of the trees at a path in a commit and in each of its parents; a zero
+// hash where there is none.
+func (r *repository) treesOf(commit *object.Commit, name string) ([]plumbing.Hash, error) {
+	trees := make([]plumbing.Hash, 0, 1+len(commit.ParentHashes))
 	for _, hash := range append([]plumbing.Hash{commit.Hash}, commit.ParentHashes...) {
 		tree, err := r.objects.tree(hash)
 		if err != nil {
@@ -190,7 +190,7 @@ func (r *repository) treesOf(commit *object.Commit, name string) ([]*object.Tree
 		if tree, err = r.objects.subtree(tree, name); err != nil {
 			return nil, err
 		}
-		trees = append(trees, tree)
+		trees = append(trees, tree.Hash)
 	}
 	return trees, nil
 }
@@ -228,18 +228,49 @@ func (c *comparison) find(entry object.TreeEntry) (hash plumbing.Hash, file bool
 
 // walkNew calls f for the entries of tree, at any depth, that differ from the entries of
 // every tree in others. exists reports whether one of the others has a file with the
-// name. If f returns fs.SkipDir, the walk does not enter the entry.
-func (r *repository) walkNew(prefix string, tree *object.Tree, others []*object.Tree, f func(name string, entry object.TreeEntry, exists bool) error) error {
-	for _, other := range others {
-		if other.Hash == tree.Hash {
+// name. If f returns fs.SkipDir, the walk does not enter the entry. A zero hash is an empty tree.
+func (r *repository) walkNew(prefix string, tree plumbing.Hash, others []plumbing.Hash, f func(name string, entry object.TreeEntry, exists bool) error) error {
+	if slices.Contains(others, tree) {
+		return nil
+	}
+	visit := func(entry object.TreeEntry, exists bool, below []plumbing.Hash) error {
+		name := path.Join(prefix, entry.Name)
+		err := f(name, entry, exists)
+		if errors.Is(err, fs.SkipDir) {
+			return nil
+		}
+		if err != nil || !isTree(entry) {
+			return err
+		}
+		return r.walkNew(name, entry.Hash, below, f)
+	}
+	if len(others) == 1 {
+		entries, is, err := r.objects.appended(tree, others[0])
+		if err != nil {
+			return err
+		}
+		if is {
+			for _, entry := range entries {
+				if err := visit(entry, false, []plumbing.Hash{plumbing.ZeroHash}); err != nil {
+					return err
+				}
+			}
 			return nil
 		}
 	}
+
+	decoded, err := r.objects.readTree(tree)
+	if err != nil {
+		return err
+	}
 	earlier := make([]comparison, len(others))
 	for i, other := range others {
-		earlier[i] = comparison{tree: other, sorted: true}
+		earlier[i] = comparison{sorted: true}
+		if earlier[i].tree, err = r.objects.readTree(other); err != nil {
+			return err
+		}
 	}
-	for _, entry := range tree.Entries {
+	for _, entry := range decoded.Entries {
 		same, exists := false, false
 		for i := range earlier {
 			hash, file := earlier[i].find(entry)
@@ -248,28 +279,14 @@ func (r *repository) walkNew(prefix string, tree *object.Tree, others []*object.
 		if same {
 			continue
 		}
-		name := path.Join(prefix, entry.Name)
-		err := f(name, entry, exists)
-		if errors.Is(err, fs.SkipDir) {
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		if !isTree(entry) {
-			continue
-		}
-		below := make([]*object.Tree, len(others))
-		for i, other := range others {
-			if below[i], err = r.objects.subtree(other, entry.Name); err != nil {
-				return err
+		below := make([]plumbing.Hash, len(others))
+		for i := range earlier {
+			entries := earlier[i].tree.Entries
+			if at := slices.IndexFunc(entries, func(e object.TreeEntry) bool { return isTree(entry) && e.Name == entry.Name && isTree(e) }); at >= 0 {
+				below[i] = entries[at].Hash
 			}
 		}
-		child, err := r.objects.readTree(entry.Hash)
-		if err != nil {
-			return err
-		}
-		if err := r.walkNew(name, child, below, f); err != nil {
+		if err := visit(entry, exists, below); err != nil {
 			return err
 		}
 	}
