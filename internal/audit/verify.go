@@ -155,6 +155,24 @@ func (e *Entry) records() []*record {
 	return list
 }
 
+// Reduce removes what Verify does not use from an entry, which is most of it.
+func (e *Entry) Reduce() {
+	c := &e.Change
+	var hosts []HostPlan
+	for i := range c.Hosts {
+		if approval := c.Hosts[i].Approval; approval != nil {
+			hosts = append(hosts, HostPlan{Approval: approval})
+		}
+	}
+	*c = Change{
+		Format: c.Format, ID: c.ID, Time: c.Time, ClusterID: c.ClusterID, Kind: c.Kind, Approval: c.Approval, Hosts: hosts, Accepts: c.Accepts,
+		MAC: c.MAC, Digest: c.Digest, Logged: c.Logged,
+	}
+	if o := e.Outcome; o != nil {
+		e.Outcome = &Outcome{Format: o.Format, ID: o.ID, Time: o.Time, MAC: o.MAC, Digest: o.Digest, Logged: o.Logged}
+	}
+}
+
 // Verify checks a complete history. It names each record that was edited, removed, moved or
 // added since its seal was signed.
 func Verify(entries []Entry, evidence Evidence) *Report {

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/sys/unix"
 
@@ -136,6 +137,20 @@ func (in *installation) older(tb testing.TB, changes int) []audit.Entry {
 	in.start = &audit.LogStart{}
 	in.tree, in.start.Imported = audit.Imported(history, 100)
 	return history
+}
+
+// verify verifies a history, and requires the same report of what Reduce leaves of it.
+func verify(t *testing.T, history []audit.Entry, evidence audit.Evidence) *audit.Report {
+	t.Helper()
+	report := audit.Verify(history, evidence)
+	reduced := slices.Clone(history)
+	for i := range reduced {
+		reduced[i].Reduce()
+	}
+	if diff := cmp.Diff(report, audit.Verify(reduced, evidence)); diff != "" {
+		t.Errorf("the report of the reduced history (-complete +reduced):\n%s", diff)
+	}
+	return report
 }
 
 // finding is the part of a finding that a test expects.
@@ -317,7 +332,7 @@ func TestVerifyNamesEachEdit(t *testing.T) {
 	}
 	witnessed := in.checkpoint()
 	evidence := audit.Evidence{Keys: []*translog.Key{install(t, "another").signer.Key(), in.signer.Key()}, Checkpoints: [][]byte{witnessed}, Since: change(11).Time}
-	report := audit.Verify(copyOf(t, history), evidence)
+	report := verify(t, copyOf(t, history), evidence)
 	if len(report.Findings) != 0 || len(report.Logs) != 1 || report.Logs[0].Size != 24 || report.Logs[0].Imported != 6 ||
 		!report.Logs[0].Signed.Equal(change(11).Time.Add(time.Second)) || report.Logs[0].Checkpoint != string(witnessed) {
 		t.Fatalf("an untouched history: %+v", report)
@@ -341,7 +356,7 @@ func TestVerifyNamesEachEdit(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := kind.change(&h)
-		report := audit.Verify(copyOf(t, h), evidence)
+		report := verify(t, copyOf(t, h), evidence)
 		var got []finding
 		for _, f := range report.Findings {
 			got = append(got, finding{f.Fault, f.Change})
@@ -361,7 +376,7 @@ func TestVerifyNamesEachEdit(t *testing.T) {
 				t.Fatalf("trial %d (%s): findings %v, want only %v", trial, kind.name, report.Findings, want)
 			}
 		}
-		if audit.Verify(history, evidence).Findings != nil {
+		if verify(t, history, evidence).Findings != nil {
 			t.Fatal("the untouched history does not pass")
 		}
 	}
@@ -378,22 +393,22 @@ func TestVerifyCut(t *testing.T) {
 	in.add(t, &history, change(1))
 	late := in.checkpoint()
 	evidence := audit.Evidence{Keys: []*translog.Key{in.signer.Key()}, Checkpoints: [][]byte{early}}
-	report := audit.Verify(history[:1], evidence)
+	report := verify(t, history[:1], evidence)
 	if len(report.Findings) != 0 || report.Logs[0].Size != 2 || !report.Logs[0].Signed.Equal(change(0).Time.Add(time.Second)) {
 		t.Errorf("cut, with the checkpoint of its end: %+v", report)
 	}
 	evidence.Since = change(1).Time
-	if report := audit.Verify(history[:1], evidence); len(report.Findings) != 1 || report.Findings[0].Fault != audit.FaultCut {
+	if report := verify(t, history[:1], evidence); len(report.Findings) != 1 || report.Findings[0].Fault != audit.FaultCut {
 		t.Errorf("cut, with a time: %+v", report)
 	}
 	evidence.Checkpoints, evidence.Since = [][]byte{early, late}, time.Time{}
-	if report := audit.Verify(history[:1], evidence); len(report.Findings) != 1 || report.Findings[0].Fault != audit.FaultCut {
+	if report := verify(t, history[:1], evidence); len(report.Findings) != 1 || report.Findings[0].Fault != audit.FaultCut {
 		t.Errorf("cut, with a later checkpoint: %+v", report)
 	}
 	stranger := install(t, "stranger")
 	stranger.add(t, &[]audit.Entry{}, change(0))
 	evidence.Checkpoints = [][]byte{stranger.checkpoint()}
-	if report := audit.Verify(history, evidence); len(report.Findings) != 1 || report.Findings[0].Fault != audit.FaultCheckpoint {
+	if report := verify(t, history, evidence); len(report.Findings) != 1 || report.Findings[0].Fault != audit.FaultCheckpoint {
 		t.Errorf("the checkpoint of a stranger: %+v", report)
 	}
 }
@@ -419,22 +434,22 @@ func TestVerifyUnwritten(t *testing.T) {
 	}
 	in.add(t, &history, next)
 	evidence := audit.Evidence{Keys: []*translog.Key{in.signer.Key()}, Checkpoints: [][]byte{in.checkpoint()}}
-	report := audit.Verify(history, evidence)
+	report := verify(t, history, evidence)
 	if len(report.Findings) != 0 || len(report.Unwritten) != 2 || report.Unwritten[0].Change != change(1).ID || report.Unwritten[1].Number != 3 {
 		t.Errorf("before the review: %+v", report)
 	}
-	report = audit.Verify(slices.Concat(history[:1], reviewed, history[1:]), evidence)
+	report = verify(t, slices.Concat(history[:1], reviewed, history[1:]), evidence)
 	if len(report.Findings) != 0 || len(report.Unwritten) != 0 {
 		t.Errorf("after the review: %+v", report)
 	}
 
 	// A checkpoint that ends with a record proves that the record was written.
 	evidence.Checkpoints = append(evidence.Checkpoints, ended)
-	report = audit.Verify(history, evidence)
+	report = verify(t, history, evidence)
 	if len(report.Findings) != 1 || report.Findings[0].Fault != audit.FaultMissing || report.Findings[0].Number != 3 || len(report.Unwritten) != 1 {
 		t.Errorf("with a checkpoint that ends with a missing record: %+v", report)
 	}
-	if report = audit.Verify(slices.Concat(history[:1], reviewed, history[1:]), evidence); len(report.Findings) != 0 {
+	if report = verify(t, slices.Concat(history[:1], reviewed, history[1:]), evidence); len(report.Findings) != 0 {
 		t.Errorf("with a checkpoint that ends with an existing record: %+v", report)
 	}
 }
@@ -499,7 +514,7 @@ func TestVerifyApprovals(t *testing.T) {
 				c.Hosts = append(c.Hosts, audit.HostPlan{Host: topology.HostID{Region: "r", Host: "b"}, Approval: &second})
 			}
 			in.add(t, &history, c)
-			report := audit.Verify(history, audit.Evidence{Keys: []*translog.Key{in.signer.Key()}})
+			report := verify(t, history, audit.Evidence{Keys: []*translog.Key{in.signer.Key()}})
 			switch {
 			case tt.want == "" && len(report.Findings) == 0:
 			case tt.want == "" || len(report.Findings) != 1 || report.Findings[0].Fault != audit.FaultApproval || report.Findings[0].Change != c.ID ||
@@ -550,26 +565,26 @@ func TestVerifyAccepts(t *testing.T) {
 	}
 	evidence := audit.Evidence{Keys: []*translog.Key{in.signer.Key()}}
 	history = slices.Delete(history, 1, 2)
-	found := audit.Verify(history, evidence)
+	found := verify(t, history, evidence)
 	if len(found.Open()) != 1 {
 		t.Fatalf("a missing change: %+v", found.Findings)
 	}
 	forged := change(4)
 	forged.Kind, forged.Accepts = audit.KindAccept, audit.AcceptsOf(found.Findings)
-	if report := audit.Verify(append(slices.Clone(history), audit.Entry{Change: forged}), evidence); len(report.Open()) != 2 {
+	if report := verify(t, append(slices.Clone(history), audit.Entry{Change: forged}), evidence); len(report.Open()) != 2 {
 		t.Errorf("a forged acceptance: %+v", report.Findings)
 	}
 	for i, kind := range []audit.Kind{audit.KindContinue, audit.KindAccept} {
 		accept := change(5 + i)
 		accept.Kind, accept.Accepts = kind, audit.AcceptsOf(found.Findings)
 		in.add(t, &history, accept)
-		report := audit.Verify(history, evidence)
+		report := verify(t, history, evidence)
 		if len(report.Findings) != 1 || report.Findings[0].AcceptedAs != kind || (len(report.Open()) == 0) != (kind == audit.KindAccept) {
 			t.Errorf("%s: %+v", kind, report.Findings)
 		}
 	}
 	history[1].Change.Why += "!"
-	if report := audit.Verify(copyOf(t, history), evidence); len(report.Open()) != 2 { // edited, and missing with its neighbors
+	if report := verify(t, copyOf(t, history), evidence); len(report.Open()) != 2 { // edited, and missing with its neighbors
 		t.Errorf("an edit after the acceptance: %+v", report.Findings)
 	}
 }

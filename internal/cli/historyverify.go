@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -53,8 +54,13 @@ func (o *historySource) open(process Process) (*operator.Config, *store.Sealed, 
 	return config, opened, err
 }
 
-// history returns the complete history of --from, without a key or a network.
+// gcPercent is the growth of the heap before a garbage collection while a history is read.
+const gcPercent = 400
+
+// history returns the complete history of --from, without a key or a network, as audit.Verify
+// needs it.
 func (o *historySource) history(ctx context.Context) (entries []audit.Entry, err error) {
+	defer debug.SetGCPercent(debug.SetGCPercent(gcPercent))
 	path, err := filepath.Abs(o.from)
 	if err != nil {
 		return nil, err
@@ -65,7 +71,7 @@ func (o *historySource) history(ctx context.Context) (entries []audit.Entry, err
 		if _, err := os.Stat(filepath.Join(path, store.HistoryDir)); err != nil {
 			return nil, fmt.Errorf("--from %s: neither a git repository nor the directory of a fleet with a history: %w", o.from, err)
 		}
-		return store.NewDirectory(path).History(ctx, time.Time{})
+		return store.NewDirectory(path).Proofs(ctx)
 	}
 	clone, err := os.MkdirTemp("", "numaform-history-")
 	if err != nil {
@@ -85,7 +91,7 @@ func (o *historySource) history(ctx context.Context) (entries []audit.Entry, err
 	if err != nil {
 		return nil, err
 	}
-	if entries, err = git.History(ctx, time.Time{}); err != nil {
+	if entries, err = git.Proofs(ctx); err != nil {
 		return nil, err
 	}
 	if len(entries) > 0 && !slices.ContainsFunc(entries, func(e audit.Entry) bool { return e.Outcome != nil }) {

@@ -118,7 +118,7 @@ func (c *ConfigMap) History(ctx context.Context, since time.Time) ([]audit.Entry
 	}
 	return entries(slices.Collect(maps.Keys(list)), since, func(id string) loadEntry {
 		return func() (audit.Entry, error) { return list[id], nil }
-	})
+	}, nil)
 }
 
 // recordsOf fetches the records of the days from since to the last change, or all records

@@ -51,7 +51,16 @@ func (d *Directory) checkAbsent(name string) error {
 
 // History returns the changes that began at or after since, and at least the last one. It
 // opens no records of earlier changes, because the file names contain the time.
-func (d *Directory) History(_ context.Context, since time.Time) (list []audit.Entry, err error) {
+func (d *Directory) History(_ context.Context, since time.Time) ([]audit.Entry, error) {
+	return d.history(since, nil)
+}
+
+// Proofs returns the complete history after audit.Entry.Reduce.
+func (d *Directory) Proofs(context.Context) ([]audit.Entry, error) {
+	return d.history(time.Time{}, (*audit.Entry).Reduce)
+}
+
+func (d *Directory) history(since time.Time, reduce func(*audit.Entry)) (list []audit.Entry, err error) {
 	err = d.shared(func() error {
 		records, err := d.records()
 		if err != nil {
@@ -74,7 +83,7 @@ func (d *Directory) History(_ context.Context, since time.Time) (list []audit.En
 				}
 				return entry, err
 			}
-		})
+		}, reduce)
 		return err
 	})
 	return list, err
@@ -87,7 +96,12 @@ func (d *Directory) records() (map[string][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	found, err := os.ReadDir(filepath.Join(d.path, HistoryDir))
+	var found []fs.DirEntry
+	dir, err := os.Open(filepath.Join(d.path, HistoryDir))
+	if err == nil {
+		found, err = dir.ReadDir(-1) // os.ReadDir would sort them
+		err = errors.Join(err, dir.Close())
+	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("reading the history of fleet %s: %w", d.path, err)
 	}

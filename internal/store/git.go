@@ -205,15 +205,22 @@ func (g *Git) End(ctx context.Context, outcome audit.Outcome) error {
 // commits that added them, so later edits of the files cannot remove them. It includes
 // changes made before a checkout's directory became a repository.
 func (g *Git) History(ctx context.Context, since time.Time) (list []audit.Entry, err error) {
-	return g.history(ctx, since, (*repository).pull)
+	return g.history(ctx, since, (*repository).pull, nil)
+}
+
+// Proofs is like History for the complete history, after audit.Entry.Reduce.
+func (g *Git) Proofs(ctx context.Context) ([]audit.Entry, error) {
+	return g.history(ctx, time.Time{}, (*repository).pull, (*audit.Entry).Reduce)
 }
 
 // Known returns the changes in the clone, without contacting the remote.
 func (g *Git) Known(ctx context.Context, since time.Time) (list []audit.Entry, err error) {
-	return g.history(ctx, since, func(*repository, context.Context) error { return nil })
+	return g.history(ctx, since, func(*repository, context.Context) error { return nil }, nil)
 }
 
-func (g *Git) history(ctx context.Context, since time.Time, pull func(*repository, context.Context) error) (list []audit.Entry, err error) {
+func (g *Git) history(
+	ctx context.Context, since time.Time, pull func(*repository, context.Context) error, reduce func(*audit.Entry),
+) (list []audit.Entry, err error) {
 	err = g.with(func(r *repository) error {
 		if err := pull(r, ctx); err != nil {
 			return err
@@ -223,7 +230,7 @@ func (g *Git) history(ctx context.Context, since time.Time, pull func(*repositor
 			return err
 		}
 		notes, notesErr := r.notesTree()
-		list, err = entries(slices.Collect(maps.Keys(records)), since, func(id string) loadEntry { return r.entry(notes, notesErr, id, records[id]) })
+		list, err = entries(slices.Collect(maps.Keys(records)), since, func(id string) loadEntry { return r.entry(notes, notesErr, id, records[id]) }, reduce)
 		return err
 	})
 	if err != nil {

@@ -123,25 +123,42 @@ func readable(id string, load loadEntry) (audit.Entry, error) {
 }
 
 // entries loads the changes that began at or after since, oldest first. It always includes
-// the last change. It calls read one by one, and decodes what it returns in parallel.
-func entries(ids []string, since time.Time, read func(id string) loadEntry) ([]audit.Entry, error) {
+// the last change. It calls read one by one, and decodes what it returns in parallel. If reduce
+// is not nil, it is called for each entry.
+func entries(ids []string, since time.Time, read func(id string) loadEntry, reduce func(*audit.Entry)) ([]audit.Entry, error) {
 	ids = slices.Compact(slices.Sorted(slices.Values(ids)))
 	if !since.IsZero() && len(ids) > 0 {
 		first, _ := slices.BinarySearch(ids, since.UTC().Format(idTime)) // the first ID of that second or later
 		ids = ids[min(first, len(ids)-1):]
 	}
+	const partSize = 64
 	list := make([]audit.Entry, len(ids))
 	group := &errgroup.Group{}
 	group.SetLimit(runtime.GOMAXPROCS(0))
-	for i, id := range ids {
-		load := read(id)
+	for first := 0; first < len(ids); first += partSize {
+		part := ids[first:min(first+partSize, len(ids))]
+		loads := make([]loadEntry, len(part))
+		for i, id := range part {
+			loads[i] = read(id)
+		}
 		group.Go(func() (err error) {
-			list[i], err = readable(id, load)
-			return err
+			for i, load := range loads {
+				entry := &list[first+i]
+				if *entry, err = readable(part[i], load); err != nil {
+					return err
+				}
+				if reduce != nil {
+					reduce(entry)
+				}
+			}
+			return nil
 		})
 	}
 	if err := group.Wait(); err != nil {
 		return nil, err
+	}
+	if since.IsZero() && len(list) > 0 {
+		return list, nil
 	}
 	var found []audit.Entry
 	for i := range list {
