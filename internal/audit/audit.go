@@ -347,6 +347,11 @@ func (e *Entry) Unfinished() []Open {
 	return left
 }
 
+// changes reports whether a change of its kind changes the fleet.
+func (c *Change) changes() bool {
+	return !slices.Contains([]Kind{KindAccept, KindAcceptRestore, KindContinue, KindPutBack}, c.Kind)
+}
+
 // Names reports whether the change affects the VM with that name.
 func (c *Change) Names(vm string) bool {
 	for _, list := range [][]fleet.VM{c.Added, c.Removed, c.Renumbered, c.Woken, c.Adopted} {

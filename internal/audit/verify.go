@@ -8,11 +8,13 @@ import (
 	"maps"
 	"runtime"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/mod/sumdb/tlog"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/numaform/numaform/internal/signature"
 	"github.com/numaform/numaform/internal/translog"
 )
 
@@ -398,9 +400,15 @@ func (v *verifier) log(id logID, records []*record, roots map[int64][]tlog.Hash)
 	key := v.keys[id.key]
 	r := &replay{verifier: v, origin: key.Origin(id.log), id: id, roots: maps.Clone(roots)}
 	report := LogReport{Log: r.origin, ID: id.log, Imported: r.start(records)}
-	var last *record // the last one that is no fork
+	var last *record      // the last one that is no fork
+	newest := ""          // the newest change before a record that was known to be written
+	var undecided *record // the last change, until the next record shows whether it was known
 	for _, next := range records {
 		r.unsealedBefore(next)
+		if undecided != nil && !slices.Contains(next.logged.Unsealed, undecided.leaf) { // its record was known to be written
+			newest = max(newest, undecided.leaf.ID)
+		}
+		undecided = nil
 		seal := next.logged.Seal
 		before, size := seal.Before, r.tree.Size
 		switch {
@@ -419,6 +427,12 @@ func (v *verifier) log(id logID, records []*record, roots map[int64][]tlog.Hash)
 			report.Began = next.time
 		}
 		last = next
+		if next.change != nil {
+			r.approved(next, newest)
+			if next.change.changes() {
+				undecided = next
+			}
+		}
 	}
 	report.Size = r.tree.Size
 	if len(r.roots) > 0 {
@@ -430,6 +444,33 @@ func (v *verifier) log(id logID, records []*record, roots map[int64][]tlog.Hash)
 	if last != nil {
 		report.Signed, report.Change, report.Checkpoint = last.time, last.leaf.ID, string(key.Checkpoint(last.leaf, last.logged.Seal))
 		v.report.Logs = append(v.report.Logs, report)
+	}
+}
+
+// approved adds a finding if the signed approval of a change by a command is for another place in
+// the history: the signed text names the newest change at that time, but newest, which is later,
+// is before the change in the log. Whoever has the key could otherwise use an approval again.
+func (r *replay) approved(next *record, newest string) {
+	second := func(id string) string {
+		at, _, _ := strings.Cut(id, "-") // changes within a second can be in any order
+		return at
+	}
+	for _, a := range next.change.Approvals() {
+		if a.ScalePlan != "" || len(a.Signatures) == 0 {
+			continue
+		}
+		statement, err := signature.ParseStatement(a.Statement)
+		if err != nil {
+			continue // it is one of invalid
+		}
+		named, is := statement.After()
+		switch {
+		case !is:
+			r.verifier.add(FaultApproval, Finding{}, next, "an approval of %s is not valid: it approves another change: %s", describe(next.leaf), statement.Subject)
+		case second(newest) > second(named):
+			r.verifier.add(FaultApproval, Finding{}, next, "an approval of %s is not valid: it approves the %s, but change %s was recorded before",
+				describe(next.leaf), statement.Subject, newest)
+		}
 	}
 }
 

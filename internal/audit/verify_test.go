@@ -525,6 +525,99 @@ func TestVerifyApprovals(t *testing.T) {
 	}
 }
 
+// TestVerifyApprovalOfAnotherChange attaches the signed approval of a command to another change
+// with the same digest before the record is sealed, as whoever has the installation's key can.
+func TestVerifyApprovalOfAnotherChange(t *testing.T) {
+	t.Parallel()
+	_, private, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	signer, err := ssh.NewSignerFromKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// after returns an approval of the change that follows a change.
+	after := func(newest string) *audit.Approval {
+		t.Helper()
+		statement := signature.Statement{ClusterID: cluster, Hash: strings.Repeat("ab", 32), Subject: signature.ForChange(newest)}
+		text, err := statement.Text()
+		if err != nil {
+			t.Fatal(err)
+		}
+		armored, err := signature.Sign(signer, text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &audit.Approval{
+			By: "ada", Digest: statement.Hash, Statement: string(text),
+			Signatures: []audit.Signature{{Signer: "ada", Key: ssh.FingerprintSHA256(signer.PublicKey()), Signature: armored}},
+		}
+	}
+	plan := after("")
+	plan.Statement = strings.Replace(plan.Statement, signature.ForChange(""), signature.ForScalePlan("a", "uid"), 1)
+	if plan.Signatures[0].Signature, err = signature.Sign(signer, []byte(plan.Statement)); err != nil {
+		t.Fatal(err)
+	}
+	first, second := after(""), after(change(0).ID)
+	type log []struct {
+		change   int
+		kind     audit.Kind
+		approval *audit.Approval
+		// waits means that the record was not known to be written when the next one was.
+		waits bool
+	}
+	for name, tt := range map[string]struct {
+		log log
+		// want is the part of the text of a finding about the last change, or empty.
+		want string
+	}{
+		"valid":                         {log{{change: 0, approval: first}, {change: 1, approval: second}}, ""},
+		"after an acceptance":           {log{{change: 0}, {change: 1, kind: audit.KindAccept}, {change: 2, approval: second}}, ""},
+		"after a change that waits":     {log{{change: 0}, {change: 1, approval: second, waits: true}, {change: 2, approval: second}}, ""},
+		"after another that waits":      {log{{change: 0}, {change: 1, waits: true}, {change: 2, approval: second}}, ""},
+		"used again":                    {log{{change: 0}, {change: 1, approval: second}, {change: 2, approval: second}}, "but change " + change(1).ID},
+		"used later":                    {log{{change: 0}, {change: 1}, {change: 2, approval: second}}, "but change " + change(1).ID},
+		"of the first change":           {log{{change: 0}, {change: 1, approval: first}}, "approves the first change, but change " + change(0).ID},
+		"of a ScalePlan, for a command": {log{{change: 0, approval: plan}}, "another change: scaleplan a"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			in := install(t, "controller")
+			var history []audit.Entry
+			var waiting []translog.Leaf
+			for _, step := range tt.log {
+				c := change(step.change)
+				c.Approval, c.Unsealed, waiting = step.approval, waiting, nil
+				if step.kind != "" {
+					c.Kind = step.kind
+				}
+				if !step.waits {
+					in.add(t, &history, c)
+					continue
+				}
+				leaf, err := c.Leaf()
+				if err != nil {
+					t.Fatal(err)
+				}
+				in.place(t, &c.Logged, func() (translog.Leaf, error) { return leaf, nil })
+				if c, err = in.key.SealChange(cluster, c); err != nil {
+					t.Fatal(err)
+				}
+				history, waiting = append(history, reread(t, audit.Entry{Change: c})), append(waiting, leaf)
+			}
+			report := verify(t, history, audit.Evidence{Keys: []*translog.Key{in.signer.Key()}})
+			last := tt.log[len(tt.log)-1].change
+			switch {
+			case tt.want == "" && len(report.Findings) == 0:
+			case tt.want == "" || len(report.Findings) != 1 || report.Findings[0].Fault != audit.FaultApproval || report.Findings[0].Change != change(last).ID ||
+				!strings.Contains(report.Findings[0].Text, tt.want):
+				t.Errorf("findings %+v, want %q", report.Findings, tt.want)
+			}
+		})
+	}
+}
+
 // TestExplain checks why records are not verified.
 func TestExplain(t *testing.T) {
 	t.Parallel()

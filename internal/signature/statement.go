@@ -37,6 +37,15 @@ func ForChange(newest string) string {
 	return "change after " + newest
 }
 
+// After returns the newest change before the change that a statement approves, which is empty if
+// there is none, and whether its subject is of ForChange.
+func (s *Statement) After() (newest string, is bool) {
+	if s.Subject == ForChange("") {
+		return "", true
+	}
+	return strings.CutPrefix(s.Subject, "change after ")
+}
+
 // head is the first line of a Statement's text.
 const head = "numaform plan approval 1"
 
