@@ -12,7 +12,9 @@ import (
 	"time"
 
 	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/google/go-cmp/cmp"
 
+	"github.com/numaform/numaform/internal/audit"
 	"github.com/numaform/numaform/internal/store"
 )
 
@@ -122,4 +124,45 @@ func TestGitWithoutTheProgram(t *testing.T) {
 	begin(t, other, render(nil), changed(1))
 	wantFiles(t, openGit(t, store.GitConfig{Clone: t.TempDir(), Remote: remote}), render(nil))
 	wantHistory(t, other, time.Time{}, closed(changed(0)), open(changed(1)))
+}
+
+// TestGitHistoryOfPacks adds, edits and removes records at random, and requires the same history of
+// loose objects, whose trees are decoded, and of packs, whose trees are compared as bytes.
+func TestGitHistoryOfPacks(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	run(t, dir, "init", "--quiet", "-b", "main")
+	random := rand.New(rand.NewPCG(5, 6))
+	var names []string
+	for i := range 80 {
+		name := fmt.Sprintf("history/2026/%02d/2026%02d01T%06dZ-%d.json", 10+i/40, 10+i/40, 1000*i, i)
+		switch kind := random.IntN(10); {
+		case kind == 0: // before others
+			name = fmt.Sprintf("history/2026/%02d/2026%02d01T%06dZ-%d.json", 10+i/40, 10+i/40, random.IntN(1000*i+1), i)
+		case kind == 1 && len(names) > 0: // again
+			name = names[random.IntN(len(names))]
+		case kind == 2 && len(names) > 0:
+			name = ""
+			run(t, dir, "rm", "--quiet", "--ignore-unmatch", names[random.IntN(len(names))])
+		}
+		if name != "" {
+			names = append(names, name)
+			put(t, dir, name, strconv.Itoa(i))
+		}
+		run(t, dir, "add", "-A")
+		run(t, dir, "-c", "gc.auto=0", "commit", "--quiet", "--allow-empty", "-m", "x")
+	}
+	packed := filepath.Join(t.TempDir(), "packed.git")
+	run(t, dir, "clone", "--quiet", "--bare", ".", packed)
+	run(t, packed, "repack", "-adfq")
+	var histories [2][]audit.Entry
+	for i, path := range []string{filepath.Join(dir, ".git"), packed} {
+		var err error
+		if histories[i], err = openGit(t, store.GitConfig{Clone: t.TempDir(), Dir: path}).History(t.Context(), time.Time{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if diff := cmp.Diff(histories[0], histories[1]); diff != "" || len(histories[0]) < 60 {
+		t.Errorf("%d changes (-loose +packed):\n%s", len(histories[0]), diff)
+	}
 }
