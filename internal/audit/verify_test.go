@@ -376,7 +376,7 @@ func TestVerifyNamesEachEdit(t *testing.T) {
 				t.Fatalf("trial %d (%s): findings %v, want only %v", trial, kind.name, report.Findings, want)
 			}
 		}
-		if verify(t, history, evidence).Findings != nil {
+		if audit.Verify(history, evidence).Findings != nil {
 			t.Fatal("the untouched history does not pass")
 		}
 	}
