@@ -2,18 +2,48 @@ package forge
 
 import (
 	"cmp"
+	"errors"
+	"fmt"
 	"maps"
 	"slices"
 )
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
-// collect returns all pages of a list, at most most entries. page returns the entries of a
-// page, from 1, and whether there is another one. It stops early if stop returns true.
-func collect[T any](most int, tooMany error, page func(number int) (entries []T, more bool, err error)) ([]T, error) {
+// complete returns an error if an answer has null instead of a list, or an entry that is null or
+// lacks a field without which numaform would misunderstand it. missing returns the name of such
+// a field, or "". An entry that is ignored could be a pull request that is open, a review that
+// requests changes, or a check that failed.
+func complete[T any](list []T, missing func(T) string) error {
+	if list == nil {
+		return errors.New("the answer is null, not a list")
+	}
+	for i, entry := range list {
+		if field := missing(entry); field != "" {
+			return fmt.Errorf("entry %d of the answer is null or has no %s", i+1, field)
+		}
+	}
+	return nil
+}
+
+// named returns the name of a field that is missing: the value is the zero value.
+func named[T comparable](field string, value T) string {
+	var zero T
+	if value == zero {
+		return field
+	}
+	return ""
+}
+
+// collect returns all pages of a list, at most most entries, which must be complete. page
+// returns the entries of a page, from 1, and whether there is another one.
+func collect[T any](most int, tooMany error, missing func(T) string, page func(number int) (entries []T, more bool, err error)) ([]T, error) {
 	var list []T
 	for number := 1; ; number++ {
 		entries, more, err := page(number)
+		if err == nil {
+			err = complete(entries, missing)
+		}
 		if err != nil {
 			return nil, err
 		}

@@ -1,6 +1,7 @@
 package forge
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,10 +14,16 @@ func reading(number int) string { return "reading " + request(number) }
 // whole returns an error unless an answer describes a pull request: Gitea 1.26.0 answers with
 // success and null while it stops.
 func (c *connection) whole(pull *PullRequest, doing string) error {
-	if pull.Number > 0 && pull.Base != "" {
-		return nil
+	if field := pull.missing(); field != "" {
+		return &UnavailableError{Forge: c.name, Doing: doing, Err: fmt.Errorf("the answer is not a pull request: it is null or has no %s", field)}
 	}
-	return &UnavailableError{Forge: c.name, Doing: doing, Err: errors.New("the answer is not a pull request")}
+	return nil
+}
+
+// missing returns the name of a field that each pull request has, but this one lacks, or "". The
+// user, whose account can be deleted, and the head, which GitLab determines later, can be missing.
+func (p *PullRequest) missing() string {
+	return cmp.Or(named("number", p.Number), named("target branch", p.Base), named("known state", p.State))
 }
 
 func (c *connection) tooMany(what string, most int) error {

@@ -1,6 +1,7 @@
 package forge
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -61,10 +62,10 @@ type (
 	}
 )
 
-// giteaList returns all entries of a list.
-func giteaList[T any](ctx context.Context, g *giteaClient, most int, what string, query url.Values, path ...string) ([]T, error) {
+// giteaList returns all entries of a list, which must have the fields that missing checks.
+func giteaList[T any](ctx context.Context, g *giteaClient, most int, what string, missing func(T) string, query url.Values, path ...string) ([]T, error) {
 	seen := 0
-	return collect(most, g.tooMany(what, most), func(number int) ([]T, bool, error) {
+	return collect(most, g.tooMany(what, most), missing, func(number int) ([]T, bool, error) {
 		var list []T
 		header, err := g.call(ctx, http.MethodGet, paged(number, "limit", query), nil, &list, path...)
 		if err != nil {
@@ -72,8 +73,17 @@ func giteaList[T any](ctx context.Context, g *giteaClient, most int, what string
 		}
 		seen += len(list)
 		more, err := hasMore(header, seen)
-		return list, more, err
+		return present(list), more, err
 	})
+}
+
+// present returns a list of Gitea's, which is null if it is empty. Its X-Total-Count shows that
+// it is one.
+func present[T any](list []T) []T {
+	if list == nil {
+		return []T{}
+	}
+	return list
 }
 
 // hasMore reports whether a list has more entries than those seen. The server may return
@@ -87,7 +97,8 @@ func hasMore(header http.Header, seen int) (bool, error) {
 }
 
 func (g *giteaClient) Open(ctx context.Context) ([]PullRequest, error) {
-	list, err := giteaList[giteaPull](ctx, g, MaxOpen, "open pull requests", url.Values{"state": {"open"}, "base_branch": {g.base}, "sort": {"oldest"}}, "pulls")
+	missing := func(entry giteaPull) string { pull := entry.pull(); return pull.missing() }
+	list, err := giteaList(ctx, g, MaxOpen, "open pull requests", missing, url.Values{"state": {"open"}, "base_branch": {g.base}, "sort": {"oldest"}}, "pulls")
 	if err != nil {
 		return nil, g.listed("listing pull requests", "the repository", err)
 	}
@@ -125,7 +136,11 @@ func (g *giteaClient) closedBy(ctx context.Context, number int, at time.Time) (s
 	since := url.Values{"since": {at.Format(time.RFC3339)}}
 	for page := 1; page <= MaxReviews/pageSize; page++ {
 		var events []giteaEvent
-		if _, err := g.call(ctx, http.MethodGet, paged(page, "limit", since), nil, &events, "issues", strconv.Itoa(number), "timeline"); err != nil {
+		header, err := g.call(ctx, http.MethodGet, paged(page, "limit", since), nil, &events, "issues", strconv.Itoa(number), "timeline")
+		if err == nil {
+			_, err = hasMore(header, 0) // the total is that of the page
+		}
+		if err != nil {
 			return "", err
 		}
 		for _, event := range events {
@@ -170,7 +185,8 @@ func (g *giteaClient) label(ctx context.Context, number int, names []string) err
 	if len(names) == 0 {
 		return nil
 	}
-	labels, err := giteaList[giteaLabel](ctx, g, MaxChecks, "labels", nil, "labels")
+	missing := func(l giteaLabel) string { return cmp.Or(named("id", l.ID), named("name", l.Name)) }
+	labels, err := giteaList(ctx, g, MaxChecks, "labels", missing, nil, "labels")
 	if err != nil {
 		return g.listed("listing labels", "the repository", err)
 	}
@@ -192,7 +208,8 @@ func (g *giteaClient) label(ctx context.Context, number int, names []string) err
 }
 
 func (g *giteaClient) Reviews(ctx context.Context, number int) ([]Review, error) {
-	list, err := giteaList[giteaReview](ctx, g, MaxReviews, "reviews of "+request(number), nil, "pulls", strconv.Itoa(number), "reviews")
+	missing := func(r giteaReview) string { return named("state", r.State) }
+	list, err := giteaList(ctx, g, MaxReviews, "reviews of "+request(number), missing, nil, "pulls", strconv.Itoa(number), "reviews")
 	if err != nil {
 		return nil, g.listed("listing the reviews of "+request(number), request(number), err)
 	}
@@ -214,7 +231,8 @@ func (g *giteaClient) Reviews(ctx context.Context, number int) ([]Review, error)
 func (g *giteaClient) Checks(ctx context.Context, sha string) ([]Check, error) {
 	doing := fmt.Sprintf("listing the checks of commit %.12s", sha)
 	seen := 0
-	checks, err := collect(MaxChecks, g.tooMany("checks of a commit", MaxChecks), func(number int) ([]Check, bool, error) {
+	missing := func(s giteaStatus) string { return named("context", s.Context) }
+	statuses, err := collect(MaxChecks, g.tooMany("checks of a commit", MaxChecks), missing, func(number int) ([]giteaStatus, bool, error) {
 		var combined struct {
 			Statuses []giteaStatus `json:"statuses"`
 		}
@@ -222,16 +240,16 @@ func (g *giteaClient) Checks(ctx context.Context, sha string) ([]Check, error) {
 		if err != nil {
 			return nil, false, err
 		}
-		list := make([]Check, len(combined.Statuses))
-		for i, status := range combined.Statuses {
-			list[i] = Check{Name: status.Context, State: stateOfStatus(status.Status)}
-		}
-		seen += len(list)
+		seen += len(combined.Statuses)
 		more, err := hasMore(header, seen)
-		return list, more, err
+		return present(combined.Statuses), more, err
 	})
 	if err != nil {
 		return nil, g.listed(doing, "the commit", err)
+	}
+	checks := make([]Check, len(statuses))
+	for i, status := range statuses {
+		checks[i] = Check{Name: status.Context, State: stateOfStatus(status.Status)}
 	}
 	return sortChecks(checks), nil
 }
@@ -284,12 +302,9 @@ func (g *giteaClient) Merge(ctx context.Context, number int, headSHA string) (st
 }
 
 func (p *giteaPull) pull() PullRequest {
-	state := Open
-	switch {
-	case p.Merged:
+	state := map[string]State{"open": Open, "closed": Closed}[p.State]
+	if p.Merged {
 		state = Merged
-	case p.State == "closed":
-		state = Closed
 	}
 	pull := PullRequest{
 		Number: p.Number, Head: p.Head.Ref, HeadSHA: p.Head.SHA, Base: p.Base.Ref, Title: p.Title, Body: p.Body, URL: p.HTMLURL,

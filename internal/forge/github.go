@@ -33,16 +33,14 @@ func newGitHub(c connection, base *url.URL, owner, repo string) (Client, error) 
 
 func (g *gitHubClient) Open(ctx context.Context) ([]PullRequest, error) {
 	options := &github.PullRequestListOptions{State: "open", Base: g.base, Sort: "created", Direction: "asc"}
-	list, err := collect(MaxOpen, g.tooMany("open pull requests", MaxOpen), func(page int) ([]*github.PullRequest, bool, error) {
+	missing := func(entry *github.PullRequest) string { pull := pullOfGitHub(entry); return pull.missing() }
+	list, err := collect(MaxOpen, g.tooMany("open pull requests", MaxOpen), missing, func(page int) ([]*github.PullRequest, bool, error) {
 		options.ListOptions = github.ListOptions{Page: page, PerPage: pageSize}
 		list, answer, err := g.api.PullRequests.List(ctx, g.owner, g.repo, options)
-		if err != nil {
-			return nil, false, g.failed("listing pull requests", "the repository", err)
-		}
-		return list, answer.NextPage != 0, nil
+		return list, more(answer), err
 	})
 	if err != nil {
-		return nil, err
+		return nil, g.listed("listing pull requests", "the repository", err)
 	}
 	var open []PullRequest
 	for _, entry := range list {
@@ -52,6 +50,9 @@ func (g *gitHubClient) Open(ctx context.Context) ([]PullRequest, error) {
 	}
 	return open, nil
 }
+
+// more reports whether there is another page.
+func more(answer *github.Response) bool { return answer != nil && answer.NextPage != 0 }
 
 func (g *gitHubClient) Get(ctx context.Context, number int) (PullRequest, error) {
 	found, _, err := g.api.PullRequests.Get(ctx, g.owner, g.repo, number)
@@ -64,6 +65,9 @@ func (g *gitHubClient) Get(ctx context.Context, number int) (PullRequest, error)
 	}
 	if pull.State == Closed {
 		issue, _, err := g.api.Issues.Get(ctx, g.owner, g.repo, number) // a pull request lacks who closed it
+		if err == nil && issue.GetNumber() != number {
+			err = errors.New("the answer is not the issue of the pull request")
+		}
 		if err != nil {
 			return PullRequest{}, g.failed(reading(number), request(number), err)
 		}
@@ -124,15 +128,13 @@ func (g *gitHubClient) Close(ctx context.Context, number int, comment string) er
 
 func (g *gitHubClient) Reviews(ctx context.Context, number int) ([]Review, error) {
 	states := map[string]ReviewState{"APPROVED": Approved, "CHANGES_REQUESTED": ChangesRequested, "DISMISSED": Dismissed}
-	all, err := collect(MaxReviews, g.tooMany("reviews of "+request(number), MaxReviews), func(page int) ([]*github.PullRequestReview, bool, error) {
+	missing := func(entry *github.PullRequestReview) string { return named("state", entry.GetState()) }
+	all, err := collect(MaxReviews, g.tooMany("reviews of "+request(number), MaxReviews), missing, func(page int) ([]*github.PullRequestReview, bool, error) {
 		list, answer, err := g.api.PullRequests.ListReviews(ctx, g.owner, g.repo, number, &github.ListOptions{Page: page, PerPage: pageSize})
-		if err != nil {
-			return nil, false, g.failed("listing the reviews of "+request(number), request(number), err)
-		}
-		return list, answer.NextPage != 0, nil
+		return list, more(answer), err
 	})
 	if err != nil {
-		return nil, err
+		return nil, g.listed("listing the reviews of "+request(number), request(number), err)
 	}
 	var reviews []Review
 	for _, entry := range all {
@@ -146,37 +148,38 @@ func (g *gitHubClient) Reviews(ctx context.Context, number int) ([]Review, error
 func (g *gitHubClient) Checks(ctx context.Context, sha string) ([]Check, error) {
 	doing := fmt.Sprintf("listing the checks of commit %.12s", sha)
 	tooMany := g.tooMany("checks of a commit", MaxChecks)
-	statuses, err := collect(MaxChecks, tooMany, func(page int) ([]Check, bool, error) {
+	ofStatus := func(entry *github.RepoStatus) string { return named("context", entry.GetContext()) }
+	statuses, err := collect(MaxChecks, tooMany, ofStatus, func(page int) ([]*github.RepoStatus, bool, error) {
 		combined, answer, err := g.api.Repositories.GetCombinedStatus(ctx, g.owner, g.repo, sha, &github.ListOptions{Page: page, PerPage: pageSize})
-		if err != nil {
-			return nil, false, g.failed(doing, "the commit", err)
+		if err != nil || combined == nil {
+			return nil, false, err
 		}
-		list := make([]Check, len(combined.Statuses))
-		for i, status := range combined.Statuses {
-			list[i] = Check{Name: status.GetContext(), State: stateOfStatus(status.GetState())}
-		}
-		return list, answer.NextPage != 0, nil
+		return combined.Statuses, more(answer), nil
 	})
 	if err != nil {
-		return nil, err
+		return nil, g.listed(doing, "the commit", err)
 	}
-	runs, err := collect(MaxChecks, tooMany, func(page int) ([]Check, bool, error) {
+	ofRun := func(entry *github.CheckRun) string { return named("name", entry.GetName()) }
+	runs, err := collect(MaxChecks, tooMany, ofRun, func(page int) ([]*github.CheckRun, bool, error) {
 		found, answer, err := g.api.Checks.ListCheckRunsForRef(ctx, g.owner, g.repo, sha, &github.ListCheckRunsOptions{
 			ListOptions: github.ListOptions{Page: page, PerPage: pageSize},
 		})
-		if err != nil {
-			return nil, false, g.failed(doing, "the commit", err)
+		if err != nil || found == nil {
+			return nil, false, err
 		}
-		list := make([]Check, len(found.CheckRuns))
-		for i, run := range found.CheckRuns {
-			list[i] = Check{Name: run.GetName(), State: stateOfRun(run.GetStatus(), run.GetConclusion())}
-		}
-		return list, answer.NextPage != 0, nil
+		return found.CheckRuns, more(answer), nil
 	})
 	if err != nil {
-		return nil, err
+		return nil, g.listed(doing, "the commit", err)
 	}
-	return sortChecks(append(statuses, runs...)), nil
+	var checks []Check
+	for _, status := range statuses {
+		checks = append(checks, Check{Name: status.GetContext(), State: stateOfStatus(status.GetState())})
+	}
+	for _, run := range runs {
+		checks = append(checks, Check{Name: run.GetName(), State: stateOfRun(run.GetStatus(), run.GetConclusion())})
+	}
+	return sortChecks(checks), nil
 }
 
 func (g *gitHubClient) SetStatus(ctx context.Context, sha string, status Status) error {
@@ -214,12 +217,9 @@ func (g *gitHubClient) Merge(ctx context.Context, number int, headSHA string) (s
 }
 
 func pullOfGitHub(p *github.PullRequest) PullRequest {
-	state := Open
-	switch {
-	case !p.GetMergedAt().IsZero() || p.GetMerged():
+	state := map[string]State{"open": Open, "closed": Closed}[p.GetState()]
+	if !p.GetMergedAt().IsZero() || p.GetMerged() {
 		state = Merged
-	case p.GetState() == "closed":
-		state = Closed
 	}
 	pull := PullRequest{
 		Number: p.GetNumber(), Head: p.GetHead().GetRef(), HeadSHA: p.GetHead().GetSHA(), Base: p.GetBase().GetRef(),

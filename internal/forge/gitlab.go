@@ -43,6 +43,13 @@ type (
 		MergeUser       gitLabUser `json:"merge_user"`
 		ClosedBy        gitLabUser `json:"closed_by"`
 	}
+	// gitLabReview is an approval, or a reviewer.
+	gitLabReview struct {
+		User       gitLabUser `json:"user"`
+		ApprovedAt time.Time  `json:"approved_at"`
+		State      string     `json:"state"`
+		CreatedAt  time.Time  `json:"created_at"`
+	}
 	gitLabVersion struct {
 		ID            int64     `json:"id"`
 		HeadCommitSHA string    `json:"head_commit_sha"`
@@ -55,9 +62,9 @@ type (
 	}
 )
 
-// gitLabList returns all entries of a list.
-func gitLabList[T any](ctx context.Context, g *gitLabClient, most int, what string, query url.Values, path ...string) ([]T, error) {
-	return collect(most, g.tooMany(what, most), func(number int) ([]T, bool, error) {
+// gitLabList returns all entries of a list, which must have the fields that missing checks.
+func gitLabList[T any](ctx context.Context, g *gitLabClient, most int, what string, missing func(T) string, query url.Values, path ...string) ([]T, error) {
+	return collect(most, g.tooMany(what, most), missing, func(number int) ([]T, bool, error) {
 		var list []T
 		header, err := g.call(ctx, http.MethodGet, paged(number, "per_page", query), nil, &list, path...)
 		return list, header.Get("X-Next-Page") != "", err
@@ -66,7 +73,8 @@ func gitLabList[T any](ctx context.Context, g *gitLabClient, most int, what stri
 
 func (g *gitLabClient) Open(ctx context.Context) ([]PullRequest, error) {
 	query := url.Values{"state": {"opened"}, "target_branch": {g.base}, "scope": {"all"}, "order_by": {"created_at"}, "sort": {"asc"}}
-	list, err := gitLabList[gitLabRequest](ctx, g, MaxOpen, "open merge requests", query, "merge_requests")
+	missing := func(entry gitLabRequest) string { pull := entry.pull(); return pull.missing() }
+	list, err := gitLabList(ctx, g, MaxOpen, "open merge requests", missing, query, "merge_requests")
 	if err != nil {
 		return nil, g.listed("listing merge requests", "the project", err)
 	}
@@ -122,7 +130,7 @@ func (g *gitLabClient) users(ctx context.Context, logins []string) (ids []int64,
 		switch {
 		case err != nil:
 			refused = errors.Join(refused, g.failed("searching reviewer "+login, "user "+login, err))
-		case len(found) != 1:
+		case len(found) != 1 || found[0].ID == 0:
 			refused = errors.Join(refused, &NotFoundError{Forge: g.name, What: "user " + login})
 		default:
 			ids = append(ids, found[0].ID)
@@ -137,25 +145,27 @@ func (g *gitLabClient) users(ctx context.Context, logins []string) (ids []int64,
 func (g *gitLabClient) Reviews(ctx context.Context, number int) ([]Review, error) {
 	doing, at := "listing the approvals of "+request(number), []string{"merge_requests", strconv.Itoa(number)}
 	var approvals struct {
-		ApprovedBy []struct {
-			User       gitLabUser `json:"user"`
-			ApprovedAt time.Time  `json:"approved_at"`
-		} `json:"approved_by"`
+		ApprovedBy []gitLabReview `json:"approved_by"`
 	}
-	if _, err := g.call(ctx, http.MethodGet, nil, nil, &approvals, append(at, "approvals")...); err != nil {
+	_, err := g.call(ctx, http.MethodGet, nil, nil, &approvals, append(at, "approvals")...)
+	if err == nil {
+		err = complete(approvals.ApprovedBy, func(r gitLabReview) string { return named("user", r.User.Username) })
+	}
+	if err != nil {
 		return nil, g.failed(doing, request(number), err)
 	}
-	var reviewers []struct {
-		User      gitLabUser `json:"user"`
-		State     string     `json:"state"`
-		CreatedAt time.Time  `json:"created_at"`
+	var reviewers []gitLabReview
+	_, err = g.call(ctx, http.MethodGet, nil, nil, &reviewers, append(at, "reviewers")...)
+	if err == nil {
+		err = complete(reviewers, func(r gitLabReview) string { return cmp.Or(named("user", r.User.Username), named("state", r.State)) })
 	}
-	if _, err := g.call(ctx, http.MethodGet, nil, nil, &reviewers, append(at, "reviewers")...); err != nil {
+	if err != nil {
 		return nil, g.failed(doing, request(number), err)
 	}
 	// The versions are read after the approvals, so that an approval of a newer version is
 	// not taken for one of the version before it.
-	versions, err := gitLabList[gitLabVersion](ctx, g, MaxReviews, "versions of "+request(number), nil, append(at, "versions")...)
+	missing := func(v gitLabVersion) string { return cmp.Or(named("id", v.ID), named("created_at", v.CreatedAt)) }
+	versions, err := gitLabList(ctx, g, MaxReviews, "versions of "+request(number), missing, nil, append(at, "versions")...)
 	if err != nil {
 		return nil, g.listed(doing, request(number), err)
 	}
@@ -203,7 +213,8 @@ func (g *gitLabClient) Checks(ctx context.Context, sha string) ([]Check, error) 
 
 // statuses returns the newest status of each job and external check of a commit.
 func (g *gitLabClient) statuses(ctx context.Context, sha string, query url.Values) ([]gitLabStatus, error) {
-	list, err := gitLabList[gitLabStatus](ctx, g, MaxChecks, "checks of a commit", query, "repository", "commits", sha, "statuses")
+	missing := func(s gitLabStatus) string { return named("name", s.Name) }
+	list, err := gitLabList(ctx, g, MaxChecks, "checks of a commit", missing, query, "repository", "commits", sha, "statuses")
 	return list, g.listed(fmt.Sprintf("listing the checks of commit %.12s", sha), "the commit", err)
 }
 
@@ -248,10 +259,10 @@ func (g *gitLabClient) Merge(ctx context.Context, number int, headSHA string) (s
 
 func (m *gitLabRequest) pull() PullRequest {
 	// A locked merge request is about to be merged or to be open again.
-	states := map[string]State{"merged": Merged, "closed": Closed}
+	states := map[string]State{"opened": Open, "locked": Open, "merged": Merged, "closed": Closed}
 	pull := PullRequest{
 		Number: m.IID, Head: m.SourceBranch, HeadSHA: m.SHA, Base: m.TargetBranch, Title: m.Title, Body: m.Description, URL: m.WebURL,
-		Author: m.Author.Username, State: cmp.Or(states[m.State], Open), Fork: m.SourceProjectID != m.TargetProjectID,
+		Author: m.Author.Username, State: states[m.State], Fork: m.SourceProjectID != m.TargetProjectID,
 	}
 	if pull.State == Merged {
 		pull.MergeSHA = cmp.Or(m.MergeCommitSHA, m.SquashCommitSHA, m.SHA) // a fast-forward adds no commit

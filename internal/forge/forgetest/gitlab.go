@@ -121,7 +121,7 @@ func (s *Server) gitLab() {
 		}
 		versions := []any{}
 		for i, v := range found.versions {
-			versions = append([]any{map[string]any{"id": i, "head_commit_sha": v.sha, "created_at": v.at.Format(time.RFC3339Nano)}}, versions...)
+			versions = append([]any{map[string]any{"id": i + 1, "head_commit_sha": v.sha, "created_at": v.at.Format(time.RFC3339Nano)}}, versions...)
 		}
 		return list(w, r, versions), nil
 	})
