@@ -4,12 +4,11 @@ package logkey
 
 // The fields of log lines.
 const (
-	NodeClaim  = "NodeClaim"
-	NodeClass  = "ProxmoxNodeClass"
-	NodePool   = "NodePool"
-	Node       = "Node"
-	Pods       = "pods"
-	ProviderID = "provider-id"
+	NodeClaim = "NodeClaim"
+	NodeClass = "ProxmoxNodeClass"
+	NodePool  = "NodePool"
+	Node      = "Node"
+	Pods      = "pods"
 	// InstanceType is the name of an instance type, as in the Node's label.
 	InstanceType = "instance-type"
 
