@@ -15,7 +15,8 @@ import (
 
 // inputs are the arguments of a node file by the names of the node module's variables, and
 // the security groups of its second call. Missing arguments are zero; node applies the
-// defaults.
+// defaults. The generator has its own types for them: the guard denies an argument that only
+// one of the two packages knows.
 type inputs struct {
 	FormatVersion  int               `json:"format_version"`
 	ClusterID      string            `json:"cluster_id"`
