@@ -9,12 +9,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// TestObserve checks that observe mode decides and plans for pods, but creates no
-// NodeClaim, VM, ConfigMap, Secret or event.
+// TestObserve checks that observe mode decides and plans for pods, but not on a host that is
+// being evacuated, and creates no NodeClaim, VM, ConfigMap, Secret or event.
 func TestObserve(t *testing.T) {
-	w := newWorld(t, worldConfig{args: []string{"--mode", "observe"}})
+	w := newWorld(t, worldConfig{hosts: largeHosts(t), args: []string{"--mode", "observe"}})
 	w.classAndPool("workers", "", "")
-	w.pods("web", 3, "1", "1Gi")
+	w.pods("web", 3, "1", "1Gi", onHost("pve-2"))
+	w.pods("stuck", 1, "1", "1Gi", onHost("pve-1"))
+	w.numaform("evacuate", "homelab/pve-1")
 	w.start()
 	w.eventually(2*time.Minute, func(context.Context) string {
 		for _, text := range []string{"would create a vm", "planned a host"} {
@@ -24,6 +26,9 @@ func TestObserve(t *testing.T) {
 		}
 		return ""
 	})
+	if w.controller.log.contains("homelab/pve-1") {
+		t.Error("a VM was planned on a host that is being evacuated")
+	}
 	w.untouched()
 	var maps corev1.ConfigMapList
 	var secrets corev1.SecretList
