@@ -215,7 +215,7 @@ func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, err
 		VMs:           func() []scaler.VMState { return writer.VMs() },
 		Orphans:       func() map[topology.HostID]int { return collector.Orphans() },
 		Snapshot:      b.inventory.Recent,
-		Complete:      b.inventory.Complete,
+		Unread:        b.inventory.Unread,
 		Unavailable:   b.closed,
 		Pending:       func() map[v1alpha1.ScaleDirection]int { return approvals.Pending() },
 		BreakGlass:    func() int { return approvals.BreakGlass() },

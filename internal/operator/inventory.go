@@ -43,8 +43,9 @@ type Inventory struct {
 
 	// stale makes the next Snapshot read Proxmox; it may be set while Proxmox is read.
 	stale atomic.Bool
-	// incomplete is set if a region did not respond, or rejected a request, in the last read.
-	incomplete atomic.Bool
+	// unread are the regions that did not respond, or rejected a request, in the last read;
+	// nil before the first read.
+	unread atomic.Pointer[[]topology.RegionName]
 }
 
 // view is the snapshot of one region.
@@ -121,9 +122,14 @@ func (i *Inventory) replace(ctx context.Context, check bool) (*topology.Snapshot
 // Stale makes the next Snapshot or Recent read Proxmox again.
 func (i *Inventory) Stale() { i.stale.Store(true) }
 
-// Complete reports whether every region responded when Proxmox was last read. It does not
-// wait for a read in progress.
-func (i *Inventory) Complete() bool { return !i.incomplete.Load() }
+// Unread returns the regions that did not respond, or rejected a request, when Proxmox was
+// last read. It does not wait for a read in progress.
+func (i *Inventory) Unread() []topology.RegionName {
+	if unread := i.unread.Load(); unread != nil {
+		return *unread
+	}
+	return nil
+}
 
 // read reads all regions concurrently: everything if the last complete read is old,
 // otherwise only changes. If check is set, it queries the hosts.
@@ -158,8 +164,8 @@ func (i *Inventory) read(ctx context.Context, check bool) (*topology.Snapshot, e
 		return nil, fmt.Errorf("reading proxmox: %w", cause)
 	}
 
-	i.incomplete.Store(errors.Join(errs...) != nil)
 	merged := &topology.Snapshot{}
+	var unread []topology.RegionName
 	for n := range views {
 		region := i.config.Clusters[n].Region
 		snapshot := views[n].snapshot
@@ -167,6 +173,7 @@ func (i *Inventory) read(ctx context.Context, check bool) (*topology.Snapshot, e
 			i.regions[region] = &views[n]
 		} else {
 			log.FromContext(ctx).Error(errs[n], "reading proxmox failed", logkey.Region, region)
+			unread = append(unread, region)
 			snapshot = unreadRegion(region)
 			if old := i.regions[region]; old != nil {
 				snapshot = unreadable(old.snapshot, errs[n])
@@ -175,6 +182,7 @@ func (i *Inventory) read(ctx context.Context, check bool) (*topology.Snapshot, e
 		merged.Regions = append(merged.Regions, snapshot.Regions...)
 		merged.Hosts = append(merged.Hosts, snapshot.Hosts...)
 	}
+	i.unread.Store(&unread)
 	if len(merged.Hosts) == 0 {
 		return nil, fmt.Errorf("reading proxmox: %w", errors.Join(errs...))
 	}

@@ -114,7 +114,7 @@ func (p *pageReader) read(ctx context.Context) *page.Data {
 		unread("Proxmox", err)
 	} else {
 		data.Snapshot = snapshot
-		if !p.inventory.Complete() {
+		if len(p.inventory.Unread()) > 0 {
 			unread("A part of Proxmox", errors.New("the hosts below are as they were last read"))
 		}
 	}

@@ -228,8 +228,7 @@ func faultsOfProxmox(t *testing.T, r *recording) {
 
 	w.proxmox.AddFault(pvesim.Fault{Disconnect: true})
 	r.until("numaform_proxmox_readable", is(0))
-	// One is about the connection, the other about the hosts of the region.
-	r.fires(6*time.Minute, append(failed, `NumaformProxmoxUnreadable`, `NumaformProxmoxUnreadable{region="homelab"}`)...)
+	r.fires(6*time.Minute, append(failed, `NumaformProxmoxUnreadable{region="homelab"}`)...)
 }
 
 // forgetFirstChange deletes the record of the first change, and returns a function that removes

@@ -62,7 +62,8 @@ func newInventory(config Config, failures *failures) *inventory {
 			labelNodePool, labelRegion, labelHost),
 		notifications: describe("notifications_total", "Attempts to send notifications, by the type of their target and their result.",
 			labelType, labelResult),
-		read: describe("proxmox_readable", "Whether every region of Proxmox could be read: 1, or 0 if the known state may be outdated."),
+		read: describe("proxmox_readable", "Whether a region of Proxmox could be read: 1, or 0 if its known state may be outdated.",
+			labelRegion),
 	}
 }
 
@@ -141,16 +142,20 @@ func (i *inventory) Collect(out chan<- prometheus.Metric) {
 	for host, count := range i.failures.of(hosts) {
 		out <- prometheus.MustNewConstMetric(i.failed, prometheus.CounterValue, float64(count), string(host.Region), string(host.Host))
 	}
-	if err != nil {
-		gauge(out, i.read, 0)
-		return
+	unread := i.config.Unread()
+	if err != nil && len(unread) == 0 {
+		unread = i.config.Regions
 	}
-	readable := 0.0
-	if i.config.Complete() {
-		readable = 1
+	for _, region := range i.config.Regions {
+		readable := 1.0
+		if slices.Contains(unread, region) {
+			readable = 0
+		}
+		gauge(out, i.read, readable, string(region))
 	}
-	gauge(out, i.read, readable)
-	i.collectHosts(out, snapshot, states)
+	if err == nil {
+		i.collectHosts(out, snapshot, states)
+	}
 }
 
 // collectHosts sends the free resources as the planner counts them: the resources of

@@ -66,8 +66,8 @@ type Config struct {
 	VMs func() []scaler.VMState
 	// Snapshot returns the current snapshot of Proxmox, from memory if possible.
 	Snapshot func(ctx context.Context) (*topology.Snapshot, error)
-	// Complete reports whether every region responded to the last read of the snapshot.
-	Complete func() bool
+	// Unread returns the regions that did not respond to the last read of the snapshot.
+	Unread func() []topology.RegionName
 	// Unavailable returns the unavailable offerings.
 	Unavailable func() []scheduling.OfferingSelector
 	// Orphans returns the number of undesired guests with our marker, by host.

@@ -81,7 +81,7 @@ func config() metrics.Config {
 	return metrics.Config{
 		VMs:        states,
 		Snapshot:   func(context.Context) (*topology.Snapshot, error) { return lab(), nil },
-		Complete:   func() bool { return true },
+		Unread:     func() []topology.RegionName { return nil },
 		BreakGlass: func() int { return 0 },
 		Unavailable: func() []scheduling.OfferingSelector {
 			return []scheduling.OfferingSelector{
@@ -153,9 +153,6 @@ numaform_orphaned_vms{host="pve-1",region="lab"} 2
 # TYPE numaform_pending_scaleplans gauge
 numaform_pending_scaleplans{direction="down"} 3
 numaform_pending_scaleplans{direction="up"} 0
-# HELP numaform_proxmox_readable Whether every region of Proxmox could be read: 1, or 0 if the known state may be outdated.
-# TYPE numaform_proxmox_readable gauge
-numaform_proxmox_readable 1
 # HELP numaform_vms VMs of the fleet, by their current or planned host and their phase.
 # TYPE numaform_vms gauge
 numaform_vms{host="pve-1",phase="held",region="lab"} 1
@@ -168,40 +165,46 @@ numaform_waiting_vms{reason="PendingApproval"} 1
 numaform_waiting_vms{reason="StateBackendUnreachable"} 1
 `,
 		"numaform_closed_offerings", "numaform_host_cpus", "numaform_host_floating_vcpus", "numaform_host_free_cpus", "numaform_host_free_memory_bytes",
-		"numaform_host_up", "numaform_orphaned_vms", "numaform_pending_scaleplans", "numaform_proxmox_readable", "numaform_vms", "numaform_waiting_vms")
+		"numaform_host_up", "numaform_orphaned_vms", "numaform_pending_scaleplans", "numaform_vms", "numaform_waiting_vms")
 }
 
-// TestProxmoxUnreadable checks that a scrape still returns the metrics that do not need
-// Proxmox while Proxmox does not respond.
+// TestProxmoxUnreadable checks that each region that cannot be read has the value 0, and that
+// a scrape still returns the other metrics: those of hosts while a region responds, and those
+// that do not need Proxmox if a scrape gets no response in time.
 func TestProxmoxUnreadable(t *testing.T) {
 	t.Parallel()
-	c := config()
-	c.Snapshot = func(context.Context) (*topology.Snapshot, error) { return nil, errors.New("timeout") }
-	registry, _ := register(t, c)
-	compare(t, registry, `
-# HELP numaform_proxmox_readable Whether every region of Proxmox could be read: 1, or 0 if the known state may be outdated.
+	for _, tt := range []struct {
+		name   string
+		failed error
+		unread []topology.RegionName
+		// lab and far are the values of the regions.
+		lab, far int
+	}{
+		{"both respond", nil, nil, 1, 1},
+		{"one region", nil, []topology.RegionName{"far"}, 1, 0},
+		{"no response in time", errors.New("timeout"), nil, 0, 0},
+		{"no response in time of a region that did not respond before", errors.New("timeout"), []topology.RegionName{"far"}, 1, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			c := config()
+			c.Regions = []topology.RegionName{"lab", "far"}
+			c.Unread = func() []topology.RegionName { return tt.unread }
+			c.Snapshot = func(context.Context) (*topology.Snapshot, error) { return lab(), tt.failed }
+			registry, _ := register(t, c)
+			compare(t, registry, fmt.Sprintf(`
+# HELP numaform_proxmox_readable Whether a region of Proxmox could be read: 1, or 0 if its known state may be outdated.
 # TYPE numaform_proxmox_readable gauge
-numaform_proxmox_readable 0
-`, "numaform_proxmox_readable", "numaform_host_free_cpus", "numaform_host_up")
-	if count, err := testutil.GatherAndCount(registry, "numaform_vms"); err != nil || count != 3 {
-		t.Errorf("%d series of VMs, %v", count, err)
-	}
-}
-
-// TestRegionUnreadable checks that a scrape also returns the metrics of hosts if only some
-// regions of Proxmox respond.
-func TestRegionUnreadable(t *testing.T) {
-	t.Parallel()
-	c := config()
-	c.Complete = func() bool { return false }
-	registry, _ := register(t, c)
-	compare(t, registry, `
-# HELP numaform_proxmox_readable Whether every region of Proxmox could be read: 1, or 0 if the known state may be outdated.
-# TYPE numaform_proxmox_readable gauge
-numaform_proxmox_readable 0
-`, "numaform_proxmox_readable")
-	if count, err := testutil.GatherAndCount(registry, "numaform_host_up"); err != nil || count == 0 {
-		t.Errorf("%d series of hosts, %v", count, err)
+numaform_proxmox_readable{region="far"} %d
+numaform_proxmox_readable{region="lab"} %d
+`, tt.far, tt.lab), "numaform_proxmox_readable")
+			if count, err := testutil.GatherAndCount(registry, "numaform_vms"); err != nil || count != 3 {
+				t.Errorf("%d series of VMs, %v", count, err)
+			}
+			if count, err := testutil.GatherAndCount(registry, "numaform_host_up"); err != nil || (count > 0) != (tt.failed == nil) {
+				t.Errorf("%d series of hosts, %v", count, err)
+			}
+		})
 	}
 }
 
