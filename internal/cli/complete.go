@@ -40,6 +40,7 @@ func registerCompletions(root *cobra.Command, process Process) {
 		{"history", 1, changesAndVMs},
 		{"undo", 1, changeIDs},
 		{"evacuate", 1, nodeHosts},
+		{"unlock", 1, fleetHosts},
 	} {
 		command, _, err := root.Find(strings.Fields(argument.path))
 		if err != nil {
@@ -136,6 +137,23 @@ func vmNames(ctx context.Context, process Process, command *cobra.Command) ([]st
 	}
 	slices.Sort(names)
 	return names, nil
+}
+
+// fleetHosts returns the hosts with a Terraform state of nodes.
+func fleetHosts(ctx context.Context, process Process, command *cobra.Command) ([]string, error) {
+	config, err := loadConfig(process, flagValue(command, "config"))
+	if err != nil {
+		return nil, err
+	}
+	_, current, err := storedFleet(ctx, process, config, kubeconfigOf(command))
+	if err != nil {
+		return nil, err
+	}
+	var hosts []string
+	for _, host := range current.AllHosts() {
+		hosts = append(hosts, host.String())
+	}
+	return hosts, nil
 }
 
 // changeIDs returns the IDs of all changes, newest first, each with its reason.

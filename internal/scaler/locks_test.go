@@ -2,6 +2,7 @@ package scaler_test
 
 import (
 	"errors"
+	"maps"
 	"net/http"
 	"strings"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/generator"
 	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/internal/store"
 	"github.com/numaform/numaform/internal/testenv"
 	"github.com/numaform/numaform/state"
 )
@@ -53,7 +55,8 @@ func TestLocks(t *testing.T) {
 }
 
 // TestUnlock checks that Unlock releases a lock only after an agreement, and only the lock
-// that was agreed to, and the errors for states that the fleet does not have.
+// that was agreed to, of nodes and of templates, and the errors for states that the fleet does
+// not have.
 func TestUnlock(t *testing.T) {
 	t.Parallel()
 	engine, err := state.FindEngine(t.Context(), state.EngineConfig{Binary: testenv.Engine(t)})
@@ -61,9 +64,11 @@ func TestUnlock(t *testing.T) {
 		t.Fatal(err)
 	}
 	server := testenv.HTTPState(t)
-	s := newScaler(t, func(config *scaler.Config) {
-		config.Engine, config.PluginDir = engine, testenv.PluginDir(t)
-		config.Backend = fleet.Backend{Type: "http", Config: map[string]string{"address": server.URL}}
+	var config scaler.Config
+	s := newScaler(t, func(c *scaler.Config) {
+		c.Engine, c.PluginDir = engine, testenv.PluginDir(t)
+		c.Backend = fleet.Backend{Type: "http", Config: map[string]string{"address": server.URL}}
+		config = *c
 	}, vm(pve1, 2000))
 	address := server.URL + "/" + generator.StateName(clusterID, pve1)
 	var seen []string
@@ -88,17 +93,42 @@ func TestUnlock(t *testing.T) {
 	if len(seen) != 1 || !strings.Contains(seen[0], "locked by anna@laptop") || !strings.Contains(seen[0], "run `numaform unlock "+pve1.String()+" 7f3a`") {
 		t.Errorf("the lock is %q", seen)
 	}
-	var changed *scaler.LockChangedError
-	err = unlock(scaler.Unlocking{Host: pve1}, func() error {
-		send(t, "UNLOCK", address, "")
-		lock(t, address, "8b00")
-		return nil
-	})
-	if !errors.As(err, &changed) || changed.Held.ID != "8b00" || len(server.Locks()) != 1 {
-		t.Errorf("another lock: %v, locks %q", err, server.Locks())
+	for _, newer := range []string{
+		`{"ID":"7f3a","Operation":"OperationTypeApply","Who":"anna@laptop","Created":"2026-01-01T00:00:01Z"}`,
+		`{"ID":"7f3a","Operation":"OperationTypeApply","Who":"numaform@pod","Created":"2026-01-01T00:00:01Z"}`,
+		`{"ID":"8b00","Operation":"OperationTypeApply","Who":"numaform@pod","Created":"2026-01-01T00:00:01Z"}`,
+	} {
+		var changed *scaler.LockChangedError
+		err := unlock(scaler.Unlocking{Host: pve1}, func() error {
+			send(t, "UNLOCK", address, "")
+			send(t, "LOCK", address, newer)
+			return nil
+		})
+		if !errors.As(err, &changed) || len(server.Locks()) != 1 {
+			t.Errorf("the lock became %s: %v, locks %q", newer, err, server.Locks())
+		}
 	}
 	if err := unlock(scaler.Unlocking{Host: pve1}, yes); err != nil || len(server.Locks()) > 0 {
 		t.Errorf("with agreement: %v, locks %q", err, server.Locks())
+	}
+
+	// A host whose last template was removed still has a state of templates.
+	regions := []fleet.Region{{Name: pve2.Region, Endpoint: config.Regions[0].Endpoint}}
+	root, err := generator.Current().RenderTemplates(fleet.Fleet{ClusterID: clusterID, Backend: config.Backend, Regions: regions}, pve2, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, _, err := config.Store.Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	maps.Copy(files, root)
+	if err := store.NewDirectory(config.Dir).Write(files); err != nil {
+		t.Fatal(err)
+	}
+	lock(t, server.URL+"/"+generator.TemplateStateName(clusterID, pve2), "9c11")
+	if err := unlock(scaler.Unlocking{Host: pve2, Templates: true}, yes); err != nil || len(seen) != 1 || len(server.Locks()) > 0 {
+		t.Errorf("the lock of templates: %v, seen %q, locks %q", err, seen, server.Locks())
 	}
 
 	for _, unknown := range []scaler.Unlocking{{Host: pve2}, {Host: pve1, Templates: true}} {
