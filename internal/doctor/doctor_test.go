@@ -407,6 +407,12 @@ func TestFindsOnHosts(t *testing.T) {
 		}, doctor.OK, "marker", []string{"1 guest with the tag karpenter", "5000 (g)"}},
 		{"no other autoscaler", func(*patient) {}, doctor.OK, "marker", []string{"no other autoscaler uses this Proxmox cluster"}},
 		{"its marker, not its fleet", func(p *patient) { p.sim.Hosts[0].Guests = []topology.Guest{guest(5000, ourID)} }, doctor.Warn, "marker", []string{"not in this fleet: 5000 (g)", "a different clusterID"}},
+		{"a clone with its marker", func(p *patient) {
+			p.sim.Hosts[0].Guests = []topology.Guest{guest(5000, ourID)}
+			p.Fleet = func(context.Context) (fleet.Fleet, error) {
+				return fleet.Fleet{VMs: []fleet.VM{{VMID: 2000, Key: fleet.Key(strings.Repeat("a", 32))}}}, nil
+			}
+		}, doctor.Warn, "marker", []string{"1 clone of VMs in this fleet, with their markers: 5000 (g)", "remove the line that begins with numaform/"}},
 		{"fleet of its own", func(p *patient) {
 			p.Fleet = func(context.Context) (fleet.Fleet, error) {
 				return fleet.Fleet{}, errors.New("fleet belongs to another")

@@ -86,6 +86,11 @@ func (g guestIndex) of(vm *fleet.VM) (guest located, exists bool) {
 	return guest, exists && g.is(guest, vm)
 }
 
+// clone reports whether a guest is a clone of the VM: it has the VM's key, but another VMID.
+func (g guestIndex) clone(guest located, vm *fleet.VM) bool {
+	return g.is(guest, vm) && (guest.host.Region != vm.Host.Region || guest.VMID != int(vm.VMID))
+}
+
 // mayBe returns why a guest that is not provably the VM may still be it, or nil.
 func (g guestIndex) mayBe(guest located, vm *fleet.VM) error {
 	switch {

@@ -341,21 +341,26 @@ func TestNoQuorumNoWrite(t *testing.T) {
 	}
 }
 
+// TestCPUsTakenMeanwhile checks that a new VM conflicts with another guest that is pinned to
+// its CPUs, also if that is a clone of an earlier VM with its key.
 func TestCPUsTakenMeanwhile(t *testing.T) {
 	t.Parallel()
 	a := vm(pve1, 2000)
 	a.CPUs = topology.CPUs(4, 5)
-	other := stranger(300)
-	other.Pins = topology.CPUs(5, 6)
-	w, err := newScaler(t, nil).Look(t.Context(), &scaler.Change{
-		After: fleet.Fleet{ClusterID: clusterID, VMs: []fleet.VM{a}}, Added: []fleet.VM{a}, Snapshot: snapshot(other),
-	}, pve1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	intent := w.Intent(&tfjson.Plan{ResourceChanges: []*tfjson.ResourceChange{create(a)}}, nil)
-	if err := w.Conflict(intent); !as[*scaler.ConflictError](err) || !as[*scaler.CPUsTakenError](err) {
-		t.Errorf("error %v, want CPUs 5 to be taken", err)
+	clone := guestOf(a)
+	clone.VMID = 300
+	for _, other := range []topology.Guest{stranger(300), clone} {
+		other.Pins = topology.CPUs(5, 6)
+		w, err := newScaler(t, nil).Look(t.Context(), &scaler.Change{
+			After: fleet.Fleet{ClusterID: clusterID, VMs: []fleet.VM{a}}, Added: []fleet.VM{a}, Snapshot: snapshot(other),
+		}, pve1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		intent := w.Intent(&tfjson.Plan{ResourceChanges: []*tfjson.ResourceChange{create(a)}}, nil)
+		if err := w.Conflict(intent); !as[*scaler.ConflictError](err) || !as[*scaler.CPUsTakenError](err) {
+			t.Errorf("error %v, want CPUs 5 to be taken by %s", err, other.Name)
+		}
 	}
 }
 

@@ -117,8 +117,8 @@ func newChange(from *reading, snapshot *topology.Snapshot) *Change {
 func (c *Change) index() guestIndex { return indexGuests(c.Snapshot, c.After.ClusterID) }
 
 // Warnings describes guests that need a person's attention: VMs of the fleet whose
-// description lost the marker, VMs with our marker that have no file, and clones that
-// remained locked and whose VMs got other VMIDs.
+// description lost the marker, VMs with our marker that have no file, clones of VMs that have
+// their marker, and clones that remained locked and whose VMs got other VMIDs.
 func (c *Change) Warnings() []string {
 	var warnings []string
 	index := c.index()
@@ -130,6 +130,16 @@ func (c *Change) Warnings() []string {
 		}
 		if guest, exists := index.with(vm); exists && errors.As(index.mayBe(guest, vm), &lost) {
 			warnings = append(warnings, lost.Error())
+		}
+	}
+	vms := map[fleet.Key]*fleet.VM{}
+	for i := range c.After.VMs {
+		vms[c.After.VMs[i].Key] = &c.After.VMs[i]
+	}
+	for _, guest := range index.guests {
+		if vm := vms[fleet.Key(guest.Key)]; vm != nil && index.clone(guest, vm) {
+			warnings = append(warnings, fmt.Sprintf("guest %d (%s) on %s carries the marker of %s, because it is a clone of it: "+
+				"remove the line that begins with numaform/ from its description", guest.VMID, guest.Name, guest.host, vm.Name))
 		}
 	}
 	for _, guest := range c.strays() {

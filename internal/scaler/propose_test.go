@@ -365,6 +365,19 @@ func TestWarnsOfGuestsThatNoFileWants(t *testing.T) {
 	}
 }
 
+// TestWarnsOfClones checks that a clone of a VM, whose description has the VM's marker, is
+// reported, and not the VM itself.
+func TestWarnsOfClones(t *testing.T) {
+	t.Parallel()
+	a := vm(pve1, 2000)
+	clone := guestOf(a)
+	clone.VMID, clone.Name, clone.Running = 150, "Copy-of-VM", false
+	warnings := propose(t, newScaler(t, nil, a), snapshot(guestOf(a), clone)).Warnings()
+	if len(warnings) != 1 || !strings.Contains(warnings[0], "guest 150 (Copy-of-VM) on lab/pve-1 carries the marker of "+a.Name) {
+		t.Errorf("warnings %q, want one of the clone", warnings)
+	}
+}
+
 // TestEmpty checks that a change with requests of one or two kinds is not empty, and that
 // one without requests is.
 func TestEmpty(t *testing.T) {

@@ -22,7 +22,14 @@ func New(clusterID string, current *fleet.Fleet, snapshot *topology.Snapshot, en
 	for i := range current.VMs {
 		vm := &current.VMs[i]
 		byHost[vm.Host] = append(byHost[vm.Host], *vm)
-		state, drift := compare(vm, existing[guestKey{region: vm.Host.Region, key: vm.Key}], snapshot)
+		guests := existing[guestKey{region: vm.Host.Region, key: vm.Key}]
+		// A clone of a VM has the VM's key, too.
+		at := slices.IndexFunc(guests, func(guest foundGuest) bool { return guest.VMID == int(vm.VMID) })
+		var guest *foundGuest
+		if len(guests) > 0 {
+			guest = &guests[max(0, at)]
+		}
+		state, drift := compare(vm, guest, snapshot)
 		one := VM{
 			Name:         vm.Name,
 			VMID:         vm.VMID,
@@ -158,17 +165,16 @@ type foundGuest struct {
 	host topology.HostID
 }
 
-// guestsOf returns the guests with the fleet's marker. If several have the same key, it
-// returns the first one.
-func guestsOf(clusterID string, snapshot *topology.Snapshot) map[guestKey]*foundGuest {
-	found := map[guestKey]*foundGuest{}
+// guestsOf returns the guests with the fleet's marker.
+func guestsOf(clusterID string, snapshot *topology.Snapshot) map[guestKey][]foundGuest {
+	found := map[guestKey][]foundGuest{}
 	for i := range snapshot.Hosts {
 		host := &snapshot.Hosts[i]
 		for j := range host.Guests {
 			guest := &host.Guests[j]
 			key := guestKey{region: host.Region, key: fleet.Key(guest.Key)}
-			if guest.ClusterID == clusterID && found[key] == nil {
-				found[key] = &foundGuest{Guest: guest, host: host.ID()}
+			if guest.ClusterID == clusterID {
+				found[key] = append(found[key], foundGuest{Guest: guest, host: host.ID()})
 			}
 		}
 	}

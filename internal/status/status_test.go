@@ -10,15 +10,19 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// TestStates checks that a VM is found by its key on each host of its region, and nowhere else.
+// TestStates checks that a VM is found by its key on each host of its region, and nowhere else,
+// and that a clone of it, which has the same key, is not reported as the VM.
 func TestStates(t *testing.T) {
 	t.Parallel()
 	guest := func(cluster, key string) topology.Guest {
 		return topology.Guest{ClusterID: cluster, Key: key, Kind: topology.GuestVM, Running: true, VCPUs: 4, MemoryMiB: 8192}
 	}
+	clone, cloned := guest("prod", "cloned"), guest("prod", "cloned")
+	clone.VMID, clone.Running, clone.VCPUs = 150, false, 1
+	cloned.VMID = 7
 	snapshot := &topology.Snapshot{Hosts: []topology.Host{
-		{Region: "a", Name: "pve1", Online: true, Guests: []topology.Guest{guest("prod", "here"), guest("prod", "moved-2"), guest("other", "foreign")}},
-		{Region: "a", Name: "pve2", Online: true, Guests: []topology.Guest{guest("prod", "moved"), guest("prod", "moved-2")}},
+		{Region: "a", Name: "pve1", Online: true, Guests: []topology.Guest{guest("prod", "here"), guest("prod", "moved-2"), guest("other", "foreign"), clone}},
+		{Region: "a", Name: "pve2", Online: true, Guests: []topology.Guest{guest("prod", "moved"), guest("prod", "moved-2"), cloned}},
 		{Region: "a", Name: "pve3"},
 		{Region: "b", Name: "pve1", Online: true, Guests: []topology.Guest{guest("prod", "elsewhere")}},
 	}}
@@ -27,7 +31,7 @@ func TestStates(t *testing.T) {
 		key  string
 		host topology.HostName
 	}{
-		{"here", "pve1"}, {"moved", "pve1"}, {"moved-2", "pve2"}, {"foreign", "pve1"}, {"elsewhere", "pve1"}, {"lost", "pve3"}, {"gone", "pve9"},
+		{"here", "pve1"}, {"moved", "pve1"}, {"moved-2", "pve2"}, {"foreign", "pve1"}, {"elsewhere", "pve1"}, {"lost", "pve3"}, {"gone", "pve9"}, {"cloned", "pve2"},
 	} {
 		one := fleet.VM{Key: fleet.Key(vm.key), VMID: fleet.VMID(len(current.VMs)), Name: vm.key}
 		one.Host = topology.HostID{Region: "a", Host: vm.host}
@@ -44,7 +48,7 @@ func TestStates(t *testing.T) {
 	}
 	want := map[string]string{
 		"here": "running", "moved": "running, on a/pve2 instead of a/pve1", "moved-2": "running, on a/pve1 instead of a/pve2",
-		"foreign": "missing", "elsewhere": "missing", "lost": "unknown", "gone": "unknown",
+		"foreign": "missing", "elsewhere": "missing", "lost": "unknown", "gone": "unknown", "cloned": "running",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("states (-want +got):\n%s", diff)

@@ -112,7 +112,7 @@ func (v *view) isVMless(claim *karpv1.NodeClaim, snapshot *topology.Snapshot) bo
 	if desired && state.Phase != scaler.PhaseMade {
 		return false
 	}
-	if found, _ := findGuest(snapshot, key); found != nil {
+	if found, _ := findGuest(snapshot, key, 0); found != nil {
 		return false
 	}
 	region, vmid, err := fleet.ParseProviderID(claim.Status.ProviderID)

@@ -104,7 +104,7 @@ type pass interface {
 // New returns the collector. It does no I/O.
 func New(config Config) *Collector {
 	backoff := &backoff{unavailable: config.Unavailable, classes: map[string]failing{}}
-	orphans := &orphans{config: config, lasting: since[fleet.Key]{}, reported: map[fleet.Key]bool{}}
+	orphans := &orphans{config: config, lasting: since[orphanID]{}, reported: map[orphanID]bool{}}
 	return &Collector{config: config, orphans: orphans, all: []pass{
 		&failures{config: config, backoff: backoff, reported: map[fleet.Key]time.Time{}, claimless: since[fleet.Key]{}},
 		&reservations{config: config, claimless: since[fleet.Key]{}},

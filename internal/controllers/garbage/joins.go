@@ -239,7 +239,7 @@ func (j *joins) diagnose(ctx context.Context, v *view, claim *karpv1.NodeClaim) 
 	if err != nil {
 		return "Proxmox cannot be queried for its VM: " + brief(err)
 	}
-	found, host := findGuest(snapshot, state.VM.Key)
+	found, host := findGuest(snapshot, state.VM.Key, state.VM.VMID)
 	node := v.nodes[state.VM.Name]
 	switch {
 	case found == nil:

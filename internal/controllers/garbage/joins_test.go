@@ -34,6 +34,11 @@ func TestNeverJoined(t *testing.T) {
 		{"vanished", func(w *world, vm fleet.VM) { w.wants(vm, scaler.PhaseMade, nil) }, "no longer exists in Proxmox"},
 		{"stopped", func(w *world, vm fleet.VM) { w.wants(vm, scaler.PhaseMade, nil); w.runs(vm, stopped) }, "is not running"},
 		{"silent", func(w *world, vm fleet.VM) { w.wants(vm, scaler.PhaseMade, nil); w.runs(vm) }, "qm terminal 2000"},
+		{"silent beside a clone", func(w *world, vm fleet.VM) {
+			w.wants(vm, scaler.PhaseMade, nil)
+			w.runs(vm, stopped, func(g *topology.Guest) { g.VMID = 150 })
+			w.runs(vm)
+		}, "qm terminal 2000"},
 		{"unreadable", func(w *world, vm fleet.VM) { w.wants(vm, scaler.PhaseMade, nil); w.unread = errors.New("595") }, "595"},
 		{"other id", func(w *world, vm fleet.VM) {
 			w.wants(vm, scaler.PhaseMade, nil)

@@ -22,6 +22,7 @@ func TestOrphans(t *testing.T) {
 	w.runs(newVM(2003), func(g *topology.Guest) { g.ClusterID = "staging" })
 	w.runs(newVM(2004), func(g *topology.Guest) { g.ClusterID, g.Key = "", "" })
 	w.runs(newVM(2005), func(g *topology.Guest) { g.Template = true })
+	w.runs(wanted, func(g *topology.Guest) { g.VMID, g.Name = 150, "Copy-of-VM-workers-2000" })
 	joined := newVM(2006)
 	w.runs(joined)
 	w.node(joined)
@@ -31,11 +32,16 @@ func TestOrphans(t *testing.T) {
 	w.wantEvents()
 	w.after(time.Second)
 	w.look("orphans")
-	said := w.wantEvents("ConfigMap/numaform-control OrphanedVM: ", "Node/workers-2006 OrphanedVM: ")
-	if !strings.Contains(strings.Join(said, "\n"), "VM 2002 (workers-2002) on lab/pve-1") {
-		t.Errorf("says %q", said)
+	said := strings.Join(w.wantEvents("ConfigMap/numaform-control OrphanedVM: ", "ConfigMap/numaform-control OrphanedVM: ", "Node/workers-2006 OrphanedVM: "), "\n")
+	for _, want := range []string{
+		"VM 2002 (workers-2002) on lab/pve-1 has the marker of this numaform installation, but is not in any file",
+		"VM 150 (Copy-of-VM-workers-2000) on lab/pve-1 has the marker of this numaform installation, with the key of VM workers-2000",
+	} {
+		if !strings.Contains(said, want) {
+			t.Errorf("the events are %q, want %q", said, want)
+		}
 	}
-	if diff := cmp.Diff(map[topology.HostID]int{pve1(): 2}, w.collector.Orphans()); diff != "" {
+	if diff := cmp.Diff(map[topology.HostID]int{pve1(): 3}, w.collector.Orphans()); diff != "" {
 		t.Errorf("orphans differ:\n%s", diff)
 	}
 	w.after(time.Hour)

@@ -137,17 +137,19 @@ func (v *view) nodeBy(providerID string) *corev1.Node {
 	return nil
 }
 
-// findGuest returns the guest with the key, and its host.
-func findGuest(snapshot *topology.Snapshot, key fleet.Key) (*topology.Guest, topology.HostID) {
+// findGuest returns the guest with the key, and its host. If several have it, because a clone
+// of a VM has the VM's key, it prefers the one with the VMID.
+func findGuest(snapshot *topology.Snapshot, key fleet.Key, vmid fleet.VMID) (found *topology.Guest, at topology.HostID) {
 	for i := range snapshot.Hosts {
 		host := &snapshot.Hosts[i]
 		for j := range host.Guests {
-			if host.Guests[j].Key == string(key) && key != "" {
-				return &host.Guests[j], host.ID()
+			guest := &host.Guests[j]
+			if guest.Key == string(key) && key != "" && (found == nil || guest.VMID == int(vmid)) {
+				found, at = guest, host.ID()
 			}
 		}
 	}
-	return nil, topology.HostID{}
+	return found, at
 }
 
 // The reasons of events.
