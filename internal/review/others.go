@@ -32,7 +32,7 @@ func (p *pass) checkOthers(ctx context.Context) error {
 	}
 	var others []*forge.PullRequest
 	for i := range p.open {
-		if o := &p.open[i]; o.Base == p.config.Branch && (o.Fork || !strings.HasPrefix(o.Head, p.prefix())) {
+		if o := &p.open[i]; o.Base == p.config.Branch && o.HeadSHA != "" && (o.Fork || !strings.HasPrefix(o.Head, p.prefix())) {
 			others = append(others, o)
 		}
 	}

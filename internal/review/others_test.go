@@ -2,6 +2,8 @@ package review_test
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -42,6 +44,20 @@ func testForkOfTheSameHead(t *testing.T, at kind) {
 			}
 		})
 	}
+}
+
+// TestUnknownHead does not check a pull request whose head the forge does not know yet.
+func TestUnknownHead(t *testing.T) { everywhere(t, testUnknownHead) }
+
+func testUnknownHead(t *testing.T, at kind) {
+	b := newBench(t, at, oneOfTwo)
+	b.config.Check = func(context.Context, generator.Files, generator.Files, bool) (bool, string, error) {
+		t.Error("checked")
+		return true, "fine", nil
+	}
+	b.restart()
+	b.forge.OpenBy("alice", "mine", "", "a title", false)
+	b.pass()
 }
 
 // TestClosedByUnknown opens another pull request for one if the forge does not report who
@@ -98,4 +114,87 @@ func testClosedDuringPass(t *testing.T, at kind) {
 			}
 		})
 	}
+}
+
+// TestBlocked removes files of a stranger that the pull request could not be merged with, and
+// keeps its approval: only with exactly the proposal, the stranger's file is no conflict.
+func TestBlocked(t *testing.T) { everywhere(t, testBlocked) }
+
+func testBlocked(t *testing.T, at kind) {
+	const file, picture = "proposals/workers-up-1.diff", "proposals/workers-up-1.lab.pve-1.svg"
+	for name, c := range map[string]struct {
+		// before is a file that exists before the plan, and after one after the approval.
+		before, after string
+		exact         bool
+		keeps         []string
+	}{
+		"the proposal":         {after: file},
+		"a picture":            {after: picture},
+		"before the proposal":  {before: file},
+		"exactly the proposal": {after: file, exact: true, keeps: []string{file}},
+		"another proposal":     {after: "proposals/workers-up-10.diff", keeps: []string{"proposals/workers-up-10.diff"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t, at, oneOfTwo)
+			b.config.Plans = drawn{b.plans}
+			b.restart()
+			if c.before != "" {
+				b.write(c.before, "in the way\n")
+				b.commit("block")
+			}
+			b.add("workers-up-1", "1")
+			b.pass()
+			request := b.request("workers-up-1")
+			b.forge.Review(1, "alice", forge.Approved)
+			b.pass()
+			if c.after != "" {
+				content := "in the way"
+				if c.exact {
+					content = b.run(b.remote, "show", request.Branch+":"+file)
+				}
+				b.run(b.clone, "pull", "--quiet", "origin", "main")
+				b.write(c.after, content+"\n")
+				b.commit("block")
+			}
+			b.pass()
+			b.wantProposals(c.keeps...)
+			if got := b.request("workers-up-1"); got.Head != request.Head || !strings.Contains(got.Waits, "approved by alice") {
+				t.Errorf("the pull request is %+v", got)
+			}
+			b.merge("workers-up-1", "merge")
+			b.pass()
+			b.wantApproved("workers-up-1", "alice")
+		})
+	}
+}
+
+// TestBlockedForGood reports a conflict that numaform may not remove, because the fleet's branch
+// refuses its pushes.
+func TestBlockedForGood(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, "", oneOfTwo)
+	b.add("workers-up-1", "1")
+	b.pass()
+	b.write("proposals/workers-up-1.diff", "in the way\n")
+	b.commit("block")
+	hook := filepath.Join(b.remote, "hooks", "update")
+	if err := os.MkdirAll(filepath.Dir(hook), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(hook, []byte("#!/bin/sh\nexit 1\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	const want = "removing files that conflict with the proposal workers-up-1 from branch main"
+	if err := b.reviewer.Pass(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("got %v", err)
+	}
+	if waits := b.request("workers-up-1").Waits; !strings.Contains(waits, want) || !strings.Contains(waits, "allow numaform's user to push to it") {
+		t.Errorf("it waits: %q", waits)
+	}
+	if err := os.Remove(hook); err != nil {
+		t.Fatal(err)
+	}
+	b.pass()
+	b.wantProposals()
 }

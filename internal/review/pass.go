@@ -175,12 +175,10 @@ func (p *pass) propose(ctx context.Context, plan *v1alpha1.ScalePlan, note strin
 			branch = request.Branch
 		}
 	}
-	proposed := p.proposal(plan, branch)
-	head, err := p.config.Repository.Propose(ctx, proposed)
+	head, err := p.push(ctx, plan, branch)
 	if err != nil {
 		return err
 	}
-	p.drawn[head] = slices.Sorted(maps.Keys(proposed.Pictures))
 	title, body := prtext.Of(plan, "proposals/"+plan.Name+".diff", note, nil)
 	at := slices.IndexFunc(p.open, func(o forge.PullRequest) bool { return o.Head == branch && o.Base == p.config.Branch && !o.Fork })
 	var request forge.PullRequest
@@ -222,6 +220,25 @@ func (p *pass) propose(ctx context.Context, plan *v1alpha1.ScalePlan, note strin
 	return p.state(ctx, head, forge.Success, statusOf(plan))
 }
 
+// push pushes the proposal of a plan to a branch, and returns its commit. It first removes
+// another client's files with the names of the proposal's from the fleet's branch, so that the
+// pull request can add them.
+func (p *pass) push(ctx context.Context, plan *v1alpha1.ScalePlan, branch string) (head string, err error) {
+	proposed := p.proposal(plan, branch)
+	exact, err := p.config.Repository.HasProposal(ctx, plan.Name, proposed.Content)
+	if err == nil && !exact {
+		err = p.config.Repository.DropProposals(ctx, p.config.Clock.Now(), plan.Name)
+	}
+	if err != nil {
+		return "", err
+	}
+	if head, err = p.config.Repository.Propose(ctx, proposed); err != nil {
+		return "", err
+	}
+	p.drawn[head] = slices.Sorted(maps.Keys(proposed.Pictures))
+	return head, nil
+}
+
 // sameRequest reports whether two plans are proposals for the same need, so that the later
 // one can continue the pull request of the earlier one.
 func sameRequest(plan, other *v1alpha1.ScalePlan) bool {
@@ -246,16 +263,15 @@ func (p *pass) openAt(number int) *forge.PullRequest {
 	return &p.open[at]
 }
 
-// restore restores what other clients changed: the branch, the title and the text.
+// restore restores what other clients changed: the branch, the title, the text, and files of
+// the fleet's branch that the forge could not merge the proposal with.
 func (p *pass) restore(ctx context.Context, plan *v1alpha1.ScalePlan, request *forge.PullRequest) error {
 	known := plan.Status.PullRequest
 	if request.HeadSHA != known.Head {
-		proposed := p.proposal(plan, known.Branch)
-		head, err := p.config.Repository.Propose(ctx, proposed)
+		head, err := p.push(ctx, plan, known.Branch)
 		if err != nil {
 			return err
 		}
-		p.drawn[head] = slices.Sorted(maps.Keys(proposed.Pictures))
 		log.FromContext(ctx).Info("restored the branch of a pull request, which another client had changed",
 			logkey.ScalePlan, plan.Name, logkey.PullRequest, known.Number)
 		restored := *known
@@ -264,6 +280,15 @@ func (p *pass) restore(ctx context.Context, plan *v1alpha1.ScalePlan, request *f
 			return err
 		}
 		request.HeadSHA = head
+	} else {
+		removed, err := p.config.Repository.ClearProposal(ctx, p.config.Clock.Now(), known.Branch, known.Head, plan.Name)
+		if err != nil {
+			return err
+		}
+		if len(removed) > 0 {
+			log.FromContext(ctx).Info("removed files of another client that conflict with a pull request",
+				logkey.ScalePlan, plan.Name, logkey.PullRequest, known.Number, logkey.Message, strings.Join(removed, ", "))
+		}
 	}
 	if err := p.retext(ctx, plan, request); err != nil {
 		return err

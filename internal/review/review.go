@@ -38,6 +38,7 @@ type Repository interface { //nolint:interfacebloat // the operations on the bra
 	Pictures(ctx context.Context, branch, commit, name string, pictures ...string) ([]string, error)
 	HasProposal(ctx context.Context, name string, content []byte) (bool, error)
 	DropProposals(ctx context.Context, at time.Time, names ...string) error
+	ClearProposal(ctx context.Context, at time.Time, branch, commit, name string) (removed []string, err error)
 	DropBranch(ctx context.Context, branch, commit string) error
 	AfterMerge(ctx context.Context, reference, commit string) (now, after generator.Files, err error)
 }

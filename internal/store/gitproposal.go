@@ -245,32 +245,86 @@ func (g *Git) DropProposals(ctx context.Context, at time.Time, names ...string) 
 		if err != nil {
 			return err
 		}
-		edits := map[string]blob{}
-		for _, entry := range entries {
-			of := func(name string) bool {
-				return entry.Name == name+".diff" || strings.HasPrefix(entry.Name, name+".") && pictureFile.MatchString(entry.Name)
-			}
-			if slices.ContainsFunc(names, of) {
-				edits[r.inRepository(path.Join(proposalDir, entry.Name))] = blob{}
-			}
-		}
-		if len(edits) == 0 {
-			return nil
-		}
-		tree, err := r.objects.tree(head)
-		if err != nil {
-			return err
-		}
-		commit, err := r.commit(head, tree, edits, "numaform: remove finished proposals\n", at)
-		if err != nil {
-			return err
-		}
-		return r.publish(ctx, head, commit)
+		entries = slices.DeleteFunc(entries, func(e object.TreeEntry) bool {
+			return !slices.ContainsFunc(names, func(name string) bool { return isOf(e, name) })
+		})
+		return r.dropFiles(ctx, head, entries, "numaform: remove finished proposals\n", at)
 	})
 	if err != nil {
 		return fmt.Errorf("removing finished proposals: %w", err)
 	}
 	return nil
+}
+
+// isOf reports whether a file of the directory with proposals is the one of a proposal, or one
+// of its pictures.
+func isOf(entry object.TreeEntry, name string) bool {
+	return entry.Name == name+".diff" || strings.HasPrefix(entry.Name, name+".") && pictureFile.MatchString(entry.Name)
+}
+
+// dropFiles removes files of the directory with proposals from the fleet's branch.
+func (r *repository) dropFiles(ctx context.Context, head plumbing.Hash, entries []object.TreeEntry, message string, at time.Time) error {
+	if len(entries) == 0 {
+		return nil
+	}
+	edits := map[string]blob{}
+	for _, entry := range entries {
+		edits[r.inRepository(path.Join(proposalDir, entry.Name))] = blob{}
+	}
+	tree, err := r.objects.tree(head)
+	if err != nil {
+		return err
+	}
+	commit, err := r.commit(head, tree, edits, message, at)
+	if err != nil {
+		return err
+	}
+	return r.publish(ctx, head, commit)
+}
+
+// ClearProposal removes from the fleet's branch what conflicts with the branch of a proposal,
+// whose head is commit: files that another client pushed under the names of the proposal's
+// own, with another content. It returns their paths in the repository. It returns ErrMoved if
+// another client pushes to the fleet's branch at the same time.
+func (g *Git) ClearProposal(ctx context.Context, at time.Time, branch, commit, name string) (removed []string, err error) {
+	err = g.with(func(r *repository) error {
+		if _, err := r.fetchOther(ctx); err != nil {
+			return err
+		}
+		head, err := r.hash(r.branch)
+		if err != nil {
+			return err
+		}
+		entries, err := r.proposalEntries(head)
+		if err != nil {
+			return err
+		}
+		entries = slices.DeleteFunc(entries, func(e object.TreeEntry) bool { return !isOf(e, name) })
+		if len(entries) == 0 {
+			return nil
+		}
+		proposed, err := r.fetchOther(ctx, plumbing.NewBranchReferenceName(branch))
+		if err != nil || proposed.String() != commit {
+			return err
+		}
+		ours, err := r.proposalEntries(proposed)
+		if err != nil {
+			return err
+		}
+		entries = slices.DeleteFunc(entries, func(e object.TreeEntry) bool {
+			return !slices.ContainsFunc(ours, func(our object.TreeEntry) bool {
+				return our.Name == e.Name && (our.Hash != e.Hash || our.Mode != e.Mode)
+			})
+		})
+		for _, entry := range entries {
+			removed = append(removed, r.inRepository(path.Join(proposalDir, entry.Name)))
+		}
+		return r.dropFiles(ctx, head, entries, fmt.Sprintf("numaform: remove files that conflict with the proposal %s\n", name), at)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("removing files that conflict with the proposal %s from branch %s: %w", name, g.config.Branch, err)
+	}
+	return removed, nil
 }
 
 // DropBranch deletes a branch of the remote if it is still at the commit.

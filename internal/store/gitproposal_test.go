@@ -267,3 +267,42 @@ func TestGitPictures(t *testing.T) {
 	}
 	wantFiles(t, g, desired())
 }
+
+// TestGitClearProposal removes from the fleet's branch only files that conflict with the branch
+// of a proposal, and only as long as that is at the expected commit.
+func TestGitClearProposal(t *testing.T) {
+	t.Parallel()
+	g, _, remote := working(t)
+	begin(t, g, desired(), changed(1))
+	p := proposal()
+	p.Pictures = map[string][]byte{"lab.pve-1": []byte("<svg/>")}
+	head := propose(t, g, p)
+	cleared := func(commit string) []string {
+		t.Helper()
+		removed, err := g.ClearProposal(t.Context(), time.Unix(1767225600, 0), p.Branch, commit, p.Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return removed
+	}
+	clone := person(t, remote)
+	put(t, clone, "proposals/workers-up-1.lab.pve-1.svg", "<svg>theirs</svg>")
+	put(t, clone, "proposals/workers-up-1.other.svg", "<svg>theirs</svg>")
+	put(t, clone, "proposals/workers-up-1.diff", string(p.Content))
+	commitAll(t, clone, "another picture")
+	run(t, clone, "push", "--quiet", "origin", "main")
+	if removed := cleared(strings.Repeat("0", 40)); len(removed) > 0 {
+		t.Errorf("with another head, it removed %q", removed)
+	}
+	want := []string{"proposals/workers-up-1.lab.pve-1.svg"}
+	if diff := cmp.Diff(want, cleared(head)); diff != "" {
+		t.Errorf("removed (-want +got):\n%s", diff)
+	}
+	if removed := cleared(head); len(removed) > 0 {
+		t.Errorf("a second time, it removed %q", removed)
+	}
+	if got := run(t, remote, "ls-tree", "-r", "--name-only", "main", "proposals"); got != "proposals/workers-up-1.diff\nproposals/workers-up-1.other.svg" {
+		t.Errorf("the fleet's branch has %q", got)
+	}
+	wantFiles(t, g, desired())
+}
