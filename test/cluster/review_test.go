@@ -168,8 +168,7 @@ func (v *village) merge(p forge.PullRequest, way string) {
 	v.t.Helper()
 	var err error
 	for range 60 {
-		err = v.Call(v.t.Context(), v.ann, http.MethodPost, fmt.Sprintf("%s/pulls/%d/merge", fleetRepository, p.Number), map[string]any{"Do": way}, nil)
-		if err == nil {
+		if err = v.tryMerge(v.t.Context(), p, way); err == nil {
 			return
 		}
 		select {
@@ -178,6 +177,12 @@ func (v *village) merge(p forge.PullRequest, way string) {
 		}
 	}
 	v.t.Error(err)
+}
+
+// tryMerge merges a pull request, unless the forge refuses it. Gitea does so while it checks for
+// conflicts and, with the same answer, after it has found one.
+func (v *village) tryMerge(ctx context.Context, p forge.PullRequest, way string) error {
+	return v.Call(ctx, v.ann, http.MethodPost, fmt.Sprintf("%s/pulls/%d/merge", fleetRepository, p.Number), map[string]any{"Do": way}, nil)
 }
 
 func (v *village) reject(p forge.PullRequest) {
