@@ -226,23 +226,15 @@ func (c *comparison) find(entry object.TreeEntry) (hash plumbing.Hash, file bool
 	return found.Hash, found.Mode.IsFile()
 }
 
+// visitor is called for an entry of a tree with its name from the root.
+type visitor func(name string, entry object.TreeEntry, exists bool) error
+
 // walkNew calls f for the entries of tree, at any depth, that differ from the entries of
 // every tree in others. exists reports whether one of the others has a file with the
 // name. If f returns fs.SkipDir, the walk does not enter the entry. A zero hash is an empty tree.
-func (r *repository) walkNew(prefix string, tree plumbing.Hash, others []plumbing.Hash, f func(name string, entry object.TreeEntry, exists bool) error) error {
+func (r *repository) walkNew(prefix string, tree plumbing.Hash, others []plumbing.Hash, f visitor) error {
 	if slices.Contains(others, tree) {
 		return nil
-	}
-	visit := func(entry object.TreeEntry, exists bool, below []plumbing.Hash) error {
-		name := path.Join(prefix, entry.Name)
-		err := f(name, entry, exists)
-		if errors.Is(err, fs.SkipDir) {
-			return nil
-		}
-		if err != nil || !isTree(entry) {
-			return err
-		}
-		return r.walkNew(name, entry.Hash, below, f)
 	}
 	if len(others) == 1 {
 		entries, is, err := r.objects.appended(tree, others[0])
@@ -251,7 +243,7 @@ func (r *repository) walkNew(prefix string, tree plumbing.Hash, others []plumbin
 		}
 		if is {
 			for _, entry := range entries {
-				if err := visit(entry, false, []plumbing.Hash{plumbing.ZeroHash}); err != nil {
+				if err := r.visitNew(prefix, entry, false, []plumbing.Hash{plumbing.ZeroHash}, f); err != nil {
 					return err
 				}
 			}
@@ -286,11 +278,24 @@ func (r *repository) walkNew(prefix string, tree plumbing.Hash, others []plumbin
 				below[i] = entries[at].Hash
 			}
 		}
-		if err := visit(entry, exists, below); err != nil {
+		if err := r.visitNew(prefix, entry, exists, below, f); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// visitNew calls f for an entry of a tree, and for the new entries below it.
+func (r *repository) visitNew(prefix string, entry object.TreeEntry, exists bool, others []plumbing.Hash, f visitor) error {
+	name := path.Join(prefix, entry.Name)
+	err := f(name, entry, exists)
+	if errors.Is(err, fs.SkipDir) {
+		return nil
+	}
+	if err != nil || !isTree(entry) {
+		return err
+	}
+	return r.walkNew(name, entry.Hash, others, f)
 }
 
 // isAncestor reports whether the first commit is the second one or an ancestor of it;

@@ -93,18 +93,7 @@ func (i *inventory) Collect(out chan<- prometheus.Metric) {
 		gauge(out, i.vms, float64(count), string(at.host.Region), string(at.host.Host), string(at.phase))
 	}
 
-	waiting := map[string]int{v1alpha1.ReasonPendingApproval: 0, v1alpha1.ReasonStateBackendUnreachable: 0, v1alpha1.ReasonChangePostponed: 0}
-	for i := range states {
-		if pending := new(scaler.PendingApprovalError); states[i].Phase == scaler.PhasePendingApproval || errors.As(states[i].Err, &pending) {
-			waiting[v1alpha1.ReasonPendingApproval]++
-		} else if outage := scaler.OutageOf(&states[i]); outage != nil {
-			reason, _ := outage.Cause()
-			waiting[reason]++
-		}
-	}
-	for reason, count := range waiting {
-		gauge(out, i.waiting, float64(count), reason)
-	}
+	i.collectWaiting(out, states)
 
 	pending := i.config.Pending()
 	for _, direction := range []v1alpha1.ScaleDirection{v1alpha1.ScaleUp, v1alpha1.ScaleDown} {
@@ -155,6 +144,22 @@ func (i *inventory) Collect(out chan<- prometheus.Metric) {
 	}
 	if err == nil {
 		i.collectHosts(out, snapshot, states)
+	}
+}
+
+// collectWaiting sends the numbers of VMs that wait, by reason.
+func (i *inventory) collectWaiting(out chan<- prometheus.Metric, states []scaler.VMState) {
+	waiting := map[string]int{v1alpha1.ReasonPendingApproval: 0, v1alpha1.ReasonStateBackendUnreachable: 0, v1alpha1.ReasonChangePostponed: 0}
+	for i := range states {
+		if pending := new(scaler.PendingApprovalError); states[i].Phase == scaler.PhasePendingApproval || errors.As(states[i].Err, &pending) {
+			waiting[v1alpha1.ReasonPendingApproval]++
+		} else if outage := scaler.OutageOf(&states[i]); outage != nil {
+			reason, _ := outage.Cause()
+			waiting[reason]++
+		}
+	}
+	for reason, count := range waiting {
+		gauge(out, i.waiting, float64(count), reason)
 	}
 }
 

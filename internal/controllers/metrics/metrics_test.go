@@ -475,7 +475,9 @@ func TestDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	registry, observer := register(t, kproximate())
+	c := kproximate()
+	c.Regions = []topology.RegionName{"lab"}
+	registry, observer := register(t, c)
 	exercise(observer)
 	families, err := registry.Gather()
 	if err != nil {
