@@ -14,6 +14,10 @@ import (
 // short text could allocate any amount of memory.
 const MaxCPU = 65535
 
+// MaxMemoryMiB is the largest valid amount of memory of a machine, a NUMA node or a guest: 256
+// TiB, more than any host has. Without a limit, sums of amounts could overflow.
+const MaxMemoryMiB = 1 << 28
+
 // CPUSet is a set of CPU or NUMA node IDs. Its text form is the Linux list format, which
 // Proxmox uses for affinity: "0-3,8,10-11". The zero value is empty.
 type CPUSet struct{ set cpuset.CPUSet }

@@ -48,8 +48,8 @@ func (m *Machine) Validate() error {
 		faults = append(faults, m.NUMANodes[i].check(nodes)...)
 	}
 
-	if m.MemoryMiB < 0 {
-		fault("memory_mib is %d: must be the machine's memory, or 0 if it is unknown", m.MemoryMiB)
+	if m.MemoryMiB < 0 || m.MemoryMiB > MaxMemoryMiB {
+		fault("memory_mib is %d: must be the machine's memory, at most %d, or 0 if it is unknown", m.MemoryMiB, MaxMemoryMiB)
 	} else if sum := m.nodeMemoryMiB(); m.MemoryMiB > 0 && sum > m.MemoryMiB {
 		fault("the NUMA nodes have %d MiB, more than the machine's %d MiB: correct memory_mib of the nodes or of the machine", sum, m.MemoryMiB)
 	}
@@ -137,15 +137,17 @@ func (n *NUMANode) check(ids map[int]bool) []error {
 	if n.ID < 0 || n.ID > MaxCPU {
 		fault("must be an ID from 0 to %d", MaxCPU)
 	}
-	if n.MemoryMiB < Unknown {
-		fault("memory_mib is %d: must be at least 0, or %d if it is unknown", n.MemoryMiB, Unknown)
+	if n.MemoryMiB < Unknown || n.MemoryMiB > MaxMemoryMiB {
+		fault("memory_mib is %d: must be from 0 to %d, or %d if it is unknown", n.MemoryMiB, MaxMemoryMiB, Unknown)
 	}
 	for _, size := range slices.Sorted(maps.Keys(n.HugePages)) {
 		switch pages := n.HugePages[size]; {
 		case size <= 0 || pages < 0:
 			fault("huge_pages has %d pages of %d KiB: the page size must be positive and the count must not be negative", pages, size)
-		case n.MemoryMiB >= 0 && pages > n.MemoryMiB*1024/int64(size):
+		case n.MemoryMiB >= 0 && pages > min(n.MemoryMiB, MaxMemoryMiB)*1024/int64(size):
 			fault("huge_pages has %d pages of %d KiB, more than the node's memory of %d MiB: correct one of them", pages, size, n.MemoryMiB)
+		case pages > MaxMemoryMiB*1024/int64(size):
+			fault("huge_pages has %d pages of %d KiB, more than %d MiB: correct it", pages, size, MaxMemoryMiB)
 		}
 	}
 	for _, other := range slices.Sorted(maps.Keys(n.Distances)) {

@@ -56,6 +56,13 @@ func TestValidate(t *testing.T) {
 		{"negative total", func(m *topology.Machine) { m.MemoryMiB = -1 }, "memory_mib is -1"},
 		{"more than the total", func(m *topology.Machine) { m.NUMANodes[0].MemoryMiB = 1025 }, "the NUMA nodes have 2049 MiB, more than the machine's 2048 MiB"},
 		{"huge pages beyond memory", func(m *topology.Machine) { m.NUMANodes[0].HugePages[2048] = 513 }, "513 pages of 2048 KiB, more than the node's memory"},
+		{"memory whose sum overflows", func(m *topology.Machine) {
+			m.NUMANodes[0].MemoryMiB, m.NUMANodes[1].MemoryMiB = 1<<63-1, 1<<63-1
+		}, "NUMA node 0: memory_mib is 9223372036854775807: must be from 0 to 268435456, or -1 if it is unknown"},
+		{"impossible total", func(m *topology.Machine) { m.MemoryMiB = 1<<28 + 1 }, "memory_mib is 268435457: must be the machine's memory, at most 268435456"},
+		{"huge pages that overflow", func(m *topology.Machine) {
+			m.NUMANodes[0].MemoryMiB, m.NUMANodes[0].HugePages[2048] = -1, 1<<53
+		}, "huge_pages has 9007199254740992 pages of 2048 KiB, more than 268435456 MiB: correct it"},
 		{"negative pages", func(m *topology.Machine) { m.NUMANodes[0].HugePages[2048] = -1 }, "the count must not be negative"},
 		{"page size", func(m *topology.Machine) { m.NUMANodes[0].HugePages[0] = 1 }, "the page size must be positive"},
 		{"distance", func(m *topology.Machine) { m.NUMANodes[0].Distances[1] = 0 }, "the distance to NUMA node 1 is 0: must be from 1 to 255"},

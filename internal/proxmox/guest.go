@@ -285,6 +285,7 @@ func readCells(config values) ([]topology.NUMACell, error) {
 		if err != nil {
 			return nil, fmt.Errorf("reading %s: %w", key, err)
 		}
+		cell.MemoryMiB = min(cell.MemoryMiB, topology.MaxMemoryMiB)
 		cells = append(cells, cell)
 	}
 	return cells, nil
@@ -340,7 +341,8 @@ func addresses(kind topology.GuestKind, config values) []string {
 	return texts
 }
 
-// memoryMiB parses "2048", and "current=2048" as in Proxmox 8 and newer.
+// memoryMiB parses "2048", and "current=2048" as in Proxmox 8 and newer. Proxmox stores any
+// amount, even if the guest cannot start with it: more than any host has is read as the maximum.
 func memoryMiB(text string) (int64, error) {
 	if text == "" {
 		return defaultMemoryMiB, nil
@@ -350,8 +352,9 @@ func memoryMiB(text string) (int64, error) {
 		if ok && key != "current" {
 			continue
 		}
-		if mib, err := strconv.ParseInt(cmp.Or(value, key), 10, 64); err == nil && mib >= 0 {
-			return mib, nil
+		mib, err := strconv.ParseInt(cmp.Or(value, key), 10, 64)
+		if (err == nil || errors.Is(err, strconv.ErrRange)) && mib >= 0 {
+			return min(mib, topology.MaxMemoryMiB), nil
 		}
 	}
 	return 0, fmt.Errorf("memory %q: must be a number of MiB", text)

@@ -37,6 +37,19 @@ func TestGuests(t *testing.T) {
 			func(g *topology.Guest) { g.VCPUs, g.MemoryMiB = 8, 8192 },
 		},
 		{
+			"more than any host has", nil, // Proxmox stores such values, although the VM cannot start
+			map[string]any{"cores": "9223372036854775807", "sockets": "99999999999999999999", "memory": "9223372036854775807", "numa": 1, "numa0": "cpus=0,memory=9223372036854775807"},
+			func(g *topology.Guest) {
+				g.VCPUs, g.MemoryMiB = 1<<32, 1<<28
+				g.NUMA = []topology.NUMACell{{GuestCPUs: topology.CPUs(0), MemoryMiB: 1 << 28}}
+			},
+		},
+		{
+			"more memory than a number", nil,
+			map[string]any{"memory": "current=99999999999999999999"},
+			func(g *topology.Guest) { g.MemoryMiB = 1 << 28 },
+		},
+		{
 			"memory as a property string", nil,
 			map[string]any{"memory": "current=4096"},
 			func(g *topology.Guest) { g.MemoryMiB = 4096 },

@@ -59,18 +59,22 @@ func (v *values) UnmarshalJSON(data []byte) error {
 // is reports whether an option is enabled.
 func (v values) is(key string) bool { return v[key] == "1" || v[key] == "true" }
 
-// count returns the non-negative integer at key, or fallback if the key is missing, empty
-// or null.
+// mostCount is the largest number of cores or sockets. Proxmox stores any number, even if the
+// guest cannot start with it.
+const mostCount = 1 << 16
+
+// count returns the non-negative integer at key, at most mostCount, or fallback if the key is
+// missing, empty or null.
 func (v values) count(key string, fallback int) (int, error) {
 	text, ok := v[key]
 	if !ok || text == "" || text == "null" {
 		return fallback, nil
 	}
 	n, err := strconv.Atoi(text)
-	if err != nil || n < 0 {
+	if err != nil && !errors.Is(err, strconv.ErrRange) || n < 0 {
 		return 0, fmt.Errorf("%s %.64q: must be a non-negative integer", key, text)
 	}
-	return n, nil
+	return min(n, mostCount), nil
 }
 
 // member is an element of /cluster/status: the cluster itself or a host.
