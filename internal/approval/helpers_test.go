@@ -91,11 +91,16 @@ type dryScaler struct {
 	*scaler.Scaler
 
 	plans int
-	plan  func(change *scaler.Change) []scaler.RootPlan
+	// during is called during each dry plan, if set.
+	during func()
+	plan   func(change *scaler.Change) []scaler.RootPlan
 }
 
 func (s *dryScaler) Plan(ctx context.Context, change *scaler.Change) ([]scaler.RootPlan, error) {
 	s.plans++
+	if s.during != nil {
+		s.during()
+	}
 	if s.plan != nil {
 		return s.plan(change), nil
 	}

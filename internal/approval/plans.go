@@ -116,7 +116,17 @@ func otherState(plan *v1alpha1.ScalePlan, hosts []v1alpha1.ScalePlanHost) string
 // the draft's ScalePlan, unless it already exists or the same plan was recently refused.
 // If the guard denies the draft, the new ScalePlan has the phase Failed.
 func (a *Approvals) propose(ctx context.Context, plans []v1alpha1.ScalePlan, d *draft) error {
-	err := a.supersede(ctx, plans, d.hash, "another change is needed now", func(plan *v1alpha1.ScalePlan) bool {
+	// The plans were read before the draft was planned, which takes seconds. A plan that has
+	// changed since then, such as by its pull request, could not be ended: two plans would
+	// be pending, and the new one would get a pull request of its own.
+	now, err := a.readPlans(ctx)
+	if err != nil {
+		return err
+	}
+	plans = slices.DeleteFunc(now, func(plan v1alpha1.ScalePlan) bool {
+		return !slices.ContainsFunc(plans, func(given v1alpha1.ScalePlan) bool { return given.UID == plan.UID })
+	})
+	err = a.supersede(ctx, plans, d.hash, "another change is needed now", func(plan *v1alpha1.ScalePlan) bool {
 		return plan.Spec.RequestedBy == d.requestedBy || (d.requestedBy == RequestedByProvisioning &&
 			(plan.Spec.RequestedBy == RequestedByGuard || plan.Spec.RequestedBy == RequestedByStandby))
 	})

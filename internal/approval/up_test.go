@@ -219,6 +219,24 @@ func TestAChangedPlanDoesNotApply(t *testing.T) {
 	}
 }
 
+// TestAPlanChangesDuringADryPlan replaces a plan whose pull request is opened while the new
+// change is planned.
+func TestAPlanChangesDuringADryPlan(t *testing.T) {
+	b := newBench(t, guard.DefaultRules())
+	b.pool("slow", "manual", "")
+	b.want(0, placed("slow", pve1, 4096, "a"))
+	first := b.plan(v1alpha1.ScalePlanPending)
+	b.scaler.during = func() {
+		if err := b.approvals.SetPullRequest(t.Context(), first.Name, &v1alpha1.ScalePlanPullRequest{Number: 3, Branch: "numaform/lab/a"}); err != nil {
+			t.Error(err)
+		}
+	}
+	b.want(0, placed("slow", pve2, 4096, "a"))
+	if old := b.plan(v1alpha1.ScalePlanSuperseded); old.Name != first.Name || old.Status.PullRequest == nil {
+		t.Errorf("superseded is %+v", old)
+	}
+}
+
 func TestAnApprovalIsForOneState(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
