@@ -122,7 +122,7 @@ func startCluster(tools string, config Cluster) (*Cluster, error) {
 }
 
 func (c *Cluster) start(tools string) error {
-	ports, err := freePorts(3)
+	ports, err := FreePorts(3)
 	if err != nil {
 		return err
 	}

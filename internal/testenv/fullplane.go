@@ -67,7 +67,7 @@ func (c *Cluster) startManagers(tools string) error {
 	if err := c.bindKubeadm(context.Background()); err != nil {
 		return err
 	}
-	ports, err := freePorts(len(managerNames()))
+	ports, err := FreePorts(len(managerNames()))
 	if err != nil {
 		return err
 	}

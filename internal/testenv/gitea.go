@@ -47,7 +47,7 @@ func Gitea(t testing.TB) *Forge {
 
 // startGitea creates the database of a server and starts it.
 func startGitea(tools string) (*Forge, error) {
-	ports, err := freePorts(1)
+	ports, err := FreePorts(1)
 	if err != nil {
 		return nil, err
 	}

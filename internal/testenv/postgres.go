@@ -90,7 +90,7 @@ func postgresBinaries() (string, error) {
 // initialize creates the data directory. PostgreSQL refuses to run as root, so a root process
 // runs it as the user postgres or nobody.
 func (d *Database) initialize() error {
-	ports, err := freePorts(1)
+	ports, err := FreePorts(1)
 	if err != nil {
 		return err
 	}

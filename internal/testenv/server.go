@@ -104,8 +104,10 @@ const (
 	manyPorts = 20000
 )
 
-// freePorts returns n addresses with unused ports.
-func freePorts(n int) ([]string, error) {
+// FreePorts returns n addresses of this machine with unused TCP ports, such as
+// "127.0.0.1:12345", for servers that cannot choose one themselves. They are below those that
+// the kernel chooses for outgoing connections, of which a busy machine has many.
+func FreePorts(n int) ([]string, error) {
 	var addresses []string
 	for tries := 0; len(addresses) < n; tries++ {
 		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(firstPort+rand.IntN(manyPorts))) //nolint:gosec // any will do

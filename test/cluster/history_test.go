@@ -3,7 +3,6 @@ package cluster_test
 import (
 	"context"
 	"fmt"
-	"net"
 	"strings"
 	"syscall"
 	"testing"
@@ -23,12 +22,7 @@ import (
 // administrator accepts it beside the controller, and the pod gets its VM.
 func TestHistoryAccepted(t *testing.T) {
 	enginetest.Nightly(t)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := listener.Addr().String()
-	_ = listener.Close()
+	address := freeAddress(t)
 	s := newScene(t, worldConfig{args: []string{"--drift-every", "10s", "--metrics-bind-address", address}})
 	s.run()
 	t.Cleanup(func() { s.stop(syscall.SIGTERM) })

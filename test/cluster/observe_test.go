@@ -26,7 +26,7 @@ func TestObserve(t *testing.T) {
 		}
 		return ""
 	})
-	if w.controller.log.contains("homelab/pve-1") {
+	if w.controller.log.contains(`"host":"homelab/pve-1"`) || !w.controller.log.contains("homelab/pve-1 is temporarily unavailable") {
 		t.Error("a VM was planned on a host that is being evacuated")
 	}
 	w.untouched()

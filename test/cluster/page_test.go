@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"html"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"strings"
@@ -86,18 +85,21 @@ func (r *reader) shows(path string, want ...string) string {
 	return shown
 }
 
+// freeAddress returns an address for an endpoint of the controller.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	addresses, err := testenv.FreePorts(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return addresses[0]
+}
+
 // TestPage checks the web page of a running controller over HTTP: what it shows of a change
 // that waits for approval, of the VM that the change creates, and of its record, and whom it
 // rejects.
 func TestPage(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := listener.Addr().String()
-	if err := listener.Close(); err != nil {
-		t.Fatal(err)
-	}
+	address := freeAddress(t)
 	w := newWorld(t, worldConfig{
 		values: map[string]any{"page": map[string]any{"enabled": true}},
 		args:   []string{"--page-bind-address", address},

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -85,12 +84,7 @@ const soon = time.Minute
 // nodes on all hosts. No alert fires then.
 func (r *recording) begin(w *world) {
 	w.t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	address := listener.Addr().String()
-	_ = listener.Close()
+	address := freeAddress(w.t)
 	w.args = append(w.args, "--metrics-bind-address", address)
 	w.start()
 

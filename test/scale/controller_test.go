@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -18,6 +17,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/numaform/numaform/internal/testenv"
 )
 
 // controller is a running controller.
@@ -64,12 +65,11 @@ func (c *controller) kill(signal syscall.Signal) {
 
 func (w *world) freeAddress() string {
 	w.t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	addresses, err := testenv.FreePorts(1)
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	defer listener.Close() //nolint:errcheck // only its address matters
-	return listener.Addr().String()
+	return addresses[0]
 }
 
 // until polls until done returns true. It fails the test after limit, or if the controller
