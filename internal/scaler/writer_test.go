@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -174,10 +175,16 @@ func TestWriterTellsOfFailures(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.sim.SetHostOnline("pve-1", false)
+	var placed atomic.Bool
 	writer := w.run(t, func(config *scaler.WriterConfig) {
 		// The snapshot for the placement was taken before the host went offline.
-		before := snapshotOf(t, w)
-		config.Snapshot = func(context.Context) (*topology.Snapshot, error) { return before, nil }
+		before, now := snapshotOf(t, w), config.Snapshot
+		config.Snapshot = func(ctx context.Context) (*topology.Snapshot, error) {
+			if placed.Load() {
+				return now(ctx)
+			}
+			return before, nil
+		}
 	})
 	vms := ensure(t, writer, on(first), on(second))
 	states := phases(t, writer, scaler.PhaseFailed, scaler.PhaseMade)
@@ -190,8 +197,9 @@ func TestWriterTellsOfFailures(t *testing.T) {
 	if pods, rest := scaler.Places(writer.VMs()); len(pods) != 1 || len(rest) != 1 {
 		t.Errorf("%v take pods and %v do not, want one of each", ids(pods), ids(rest))
 	}
-	writer.Remove(vms[0].Key)
 	w.sim.SetHostOnline("pve-1", true)
+	placed.Store(true) // in an old snapshot, the other VM would seem deleted after a while
+	writer.Remove(vms[0].Key)
 	phases(t, writer, scaler.PhaseMade)
 }
 

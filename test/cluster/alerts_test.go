@@ -133,7 +133,13 @@ func faultsOfUsers(t *testing.T, r *recording) {
 	if err := w.api.Create(context.Background(), glass); err != nil {
 		t.Fatal(err)
 	}
-	plan := w.pending(v1alpha1.ScaleUp, time.Minute) // the host that is down may have superseded an earlier one
+	var plan *v1alpha1.ScalePlan
+	w.eventually(2*time.Minute, func(context.Context) string {
+		if plan = w.pending(v1alpha1.ScaleUp, time.Minute); strings.Contains(plan.Spec.Summary, down) {
+			return fmt.Sprintf("%s is for a host that is down, so another plan will replace it", plan.Name)
+		}
+		return ""
+	})
 	broken := plan.DeepCopy()
 	broken.Spec.Approve, broken.Spec.ApprovedBy = plan.Spec.PlanHash, "alice"
 	broken.Spec.BreakGlass = &v1alpha1.ScalePlanBreakGlass{
