@@ -43,9 +43,7 @@ func (m *Machine) Validate() error {
 			fault("NUMA node %d is listed twice: remove one", node.ID)
 		}
 		seen[node.ID] = true
-	}
-	for i := range m.NUMANodes {
-		faults = append(faults, m.NUMANodes[i].check(nodes)...)
+		faults = append(faults, node.check(nodes)...)
 	}
 
 	if m.MemoryMiB < 0 || m.MemoryMiB > MaxMemoryMiB {
