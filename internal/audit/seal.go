@@ -7,10 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
-	"sync"
-	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
 	json "github.com/go-json-experiment/json/v1"
@@ -186,9 +183,7 @@ func (o *Outcome) UnmarshalJSON(content []byte) error {
 // format has. Records are decoded from the canonical form, so that the digest covers everything
 // that is read.
 func decode(content []byte, record any) (head, error) {
-	c := newCanonicalizer()
-	defer canonicalizers.Put(c)
-	text, h, err := c.canonical(content)
+	text, h, err := canonical(content)
 	if err == nil && h.Format <= FormatVersion {
 		err = json.Unmarshal(text, record)
 	}
@@ -200,9 +195,7 @@ func digestsOf(record any) (digest, logDigest Digest, err error) {
 	if err != nil {
 		return digest, logDigest, err
 	}
-	c := newCanonicalizer()
-	defer canonicalizers.Put(c)
-	_, h, err := c.canonical(content)
+	_, h, err := canonical(content)
 	return h.digest, h.logDigest, err
 }
 
@@ -219,25 +212,29 @@ type head struct {
 
 // canonical returns a record without its MAC and its seal in a form that is unique for its
 // content: sorted fields without white space. An object must not have two fields of one name.
-// text is valid until the next call.
-func (c *canonicalizer) canonical(content []byte) (text []byte, h head, err error) {
-	c.sorted = false
-	fields, err := c.record(content)
-	if errors.Is(err, errOtherName) {
-		content, err = jsontext.AppendFormat(nil, content, append(slices.Clone(escapes), jsontext.ReorderRawObjects(true))...)
-		if err == nil {
-			c.sorted = true
-			fields, err = c.record(content)
-		}
-	}
+func canonical(content []byte) (text []byte, h head, err error) {
+	sorted, err := jsontext.AppendFormat(make([]byte, 0, len(content)), content,
+		jsontext.ReorderRawObjects(true), jsontext.EscapeForHTML(true), jsontext.EscapeForJS(true))
 	if err != nil {
 		return nil, h, err
 	}
-	all, unsealed := append(c.all[:0], '{'), append(c.unsealed[:0], '{')
-	for _, f := range fields {
-		value := jsontext.Value(c.out[f.value:f.end])
-		name := string(c.out[f.name+1 : f.value-2])
-		switch name {
+	fields := jsontext.NewDecoder(bytes.NewBuffer(sorted))
+	if token, err := fields.ReadToken(); err != nil || token.Kind() != '{' {
+		return nil, h, errors.Join(errors.New("it is not an object"), err)
+	}
+	all, unsealed := make([]byte, 0, len(sorted)), make([]byte, 0, len(sorted))
+	for fields.PeekKind() != '}' {
+		start := fields.InputOffset()
+		name, err := fields.ReadToken()
+		if err != nil {
+			return nil, h, err
+		}
+		field := name.String()
+		value, err := fields.ReadValue()
+		if err != nil {
+			return nil, h, err
+		}
+		switch field {
 		case "format":
 			err = json.Unmarshal(value, &h.Format)
 		case "id":
@@ -254,166 +251,32 @@ func (c *canonicalizer) canonical(content []byte) (text []byte, h head, err erro
 		if err != nil {
 			return nil, h, err
 		}
-		if name != "mac" {
-			all = append(append(all, c.out[f.name:f.end]...), ',')
+		text := bytes.TrimPrefix(sorted[start:fields.InputOffset()], []byte{','})
+		if field != "mac" {
+			all = append(append(all, ','), text...)
 		}
-		if name != "mac" && name != "seal" {
-			unsealed = append(append(unsealed, c.out[f.name:f.end]...), ',')
+		if field != "mac" && field != "seal" {
+			unsealed = append(append(unsealed, ','), text...)
 		}
 	}
-	c.all, c.unsealed = closeObject(all), closeObject(unsealed)
-	h.digest, h.logDigest = sha256.Sum256(c.all), sha256.Sum256(c.unsealed)
-	return c.unsealed, h, nil
+	text = object(unsealed)
+	h.digest, h.logDigest = sha256.Sum256(object(all)), sha256.Sum256(text)
+	return text, h, nil
 }
 
-// closeObject ends an object with a comma after each field.
-func closeObject(text []byte) []byte { return append(bytes.TrimSuffix(text, []byte{','}), '}') }
-
-// escapes are the escapes of encoding/json, which computed the first digests.
-var escapes = []jsontext.Options{jsontext.EscapeForHTML(true), jsontext.EscapeForJS(true)}
-
-// errOtherName reports a name whose order the canonicalizer does not know.
-var errOtherName = errors.New("a name has other characters than ASCII, or escapes")
-
-// canonicalizer formats JSON as jsontext.AppendFormat does with ReorderRawObjects, but reads the
-// text once and not three times.
-type canonicalizer struct {
-	decoder *jsontext.Decoder
-	// out is the formatted text, and unsorted a buffer. all is the record without its MAC, and
-	// unsealed without its MAC and its seal.
-	out, unsorted, all, unsealed []byte
-	// fields are the fields of the objects that are not complete yet.
-	fields []field
-	// sorted means that the text is formatted already.
-	sorted bool
-}
-
-// canonicalizers are reused with their buffers.
-var canonicalizers sync.Pool
-
-func newCanonicalizer() *canonicalizer {
-	if used, is := canonicalizers.Get().(*canonicalizer); is {
-		return used
-	}
-	return &canonicalizer{decoder: &jsontext.Decoder{}}
-}
-
-// field is the place of a field in the formatted text: its name with quotes and a colon, its
-// value, and its end.
-type field struct{ name, value, end int }
-
-// record formats an object, and returns its sorted fields.
-func (c *canonicalizer) record(content []byte) ([]field, error) {
-	c.decoder.Reset(bytes.NewBuffer(content))
-	c.out, c.fields = c.out[:0], c.fields[:0]
-	if c.decoder.PeekKind() != '{' {
-		_, err := c.decoder.ReadValue()
-		return nil, errors.Join(errors.New("it is not an object"), err)
-	}
-	fields, err := c.object()
-	if err != nil {
-		return nil, err
-	}
-	if _, err := c.decoder.ReadToken(); !errors.Is(err, io.EOF) {
-		return nil, errors.Join(errors.New("text follows the object"), err)
-	}
-	return fields, nil
-}
-
-// object formats the fields of an object, without commas, and returns them, sorted. They are
-// valid until the next call.
-func (c *canonicalizer) object() ([]field, error) {
-	if _, err := c.decoder.ReadToken(); err != nil {
-		return nil, err
-	}
-	first := len(c.fields)
-	for c.decoder.PeekKind() != '}' {
-		f := field{name: len(c.out)}
-		name, err := c.decoder.ReadValue()
-		switch {
-		case err != nil:
-			return nil, err
-		case !c.sorted && !simple(name):
-			return nil, errOtherName
-		}
-		c.out = append(append(c.out, name...), ':')
-		f.value = len(c.out)
-		if err := c.value(); err != nil {
-			return nil, err
-		}
-		f.end = len(c.out)
-		c.fields = append(c.fields, f)
-	}
-	fields := c.fields[first:]
-	c.fields = c.fields[:first]
-	if !c.sorted {
-		slices.SortFunc(fields, func(a, b field) int {
-			return bytes.Compare(c.out[a.name+1:a.value-2], c.out[b.name+1:b.value-2])
-		})
-	}
-	_, err := c.decoder.ReadToken()
-	return fields, err
-}
-
-// value formats a value.
-func (c *canonicalizer) value() error {
-	switch c.decoder.PeekKind() {
-	case '{':
-		start := len(c.out)
-		fields, err := c.object()
-		if err != nil {
-			return err
-		}
-		c.unsorted = append(c.unsorted[:0], c.out[start:]...)
-		c.out = append(c.out[:start], '{')
-		for _, f := range fields {
-			c.out = append(append(c.out, c.unsorted[f.name-start:f.end-start]...), ',')
-		}
-		c.out = closeObject(c.out)
-		return nil
-	case '[':
-		if _, err := c.decoder.ReadToken(); err != nil {
-			return err
-		}
-		c.out = append(c.out, '[')
-		for c.decoder.PeekKind() != ']' {
-			if err := c.value(); err != nil {
-				return err
-			}
-			c.out = append(c.out, ',')
-		}
-		c.out = append(bytes.TrimSuffix(c.out, []byte{','}), ']')
-		_, err := c.decoder.ReadToken()
-		return err
-	}
-	value, err := c.decoder.ReadValue()
-	if err == nil && !c.sorted && value.Kind() == '"' && !simple(value) {
-		c.out, err = jsontext.AppendFormat(c.out, value, escapes...)
-		return err
-	}
-	c.out = append(c.out, value...)
-	return err
-}
-
-// simple reports whether a valid string has neither an escape nor a character that is escaped in
-// the canonical form, or that is not ASCII.
-func simple(text jsontext.Value) bool {
-	for _, b := range text {
-		if b >= utf8.RuneSelf || b == '\\' || b == '<' || b == '>' || b == '&' {
-			return false
-		}
-	}
-	return true
+// object returns a JSON object, given its fields, each after a comma.
+func object(fields []byte) []byte {
+	return slices.Concat([]byte{'{'}, bytes.TrimPrefix(fields, []byte{','}), []byte{'}'})
 }
 
 // readSeal decodes a seal in its canonical form. If something was added that no signature
-// covers, or if it has another form, the seal has no signature.
+// covers, the seal has no signature.
 func readSeal(text []byte) (seal *translog.Seal, err error) {
-	if seal = translog.ParseSeal(text); seal != nil {
-		return seal, nil
+	if err = json.Unmarshal(text, &seal); err != nil || seal == nil {
+		return nil, err
 	}
-	if err = json.Unmarshal(text, &seal); err == nil && seal != nil {
+	if read, err := json.Marshal(seal); err != nil || !bytes.Equal(read, text) {
 		seal.Signature = nil
 	}
-	return seal, err
+	return seal, nil
 }

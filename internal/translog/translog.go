@@ -6,7 +6,6 @@
 package translog
 
 import (
-	"bytes"
 	"crypto/ed25519"
 	"crypto/hkdf"
 	"crypto/sha256"
@@ -102,70 +101,6 @@ type Seal struct {
 	// Log is the ID of the log, which distinguishes the logs of a key.
 	Log       string `json:"log"`
 	Signature []byte `json:"signature"`
-}
-
-// ParseSeal returns the seal with a JSON that is exactly as encoding/json writes it, or nil. It
-// is many times faster than encoding/json.
-func ParseSeal(text []byte) *Seal {
-	seal := &Seal{}
-	rest := text
-	skip := func(expected string) (is bool) {
-		rest, is = bytes.CutPrefix(rest, []byte(expected))
-		return is
-	}
-	// until returns the text before a character, and skips both.
-	until := func(end byte) []byte {
-		before, after, is := bytes.Cut(rest, []byte{end})
-		if !is {
-			return nil
-		}
-		rest = after
-		return before
-	}
-	decoded := func() []byte {
-		encoded := until('"')
-		content, err := base64.StdEncoding.Strict().AppendDecode(nil, encoded)
-		if err != nil || base64.StdEncoding.EncodedLen(len(content)) != len(encoded) { // with a line break
-			return nil
-		}
-		return content
-	}
-
-	if !skip(`{"before":{`) {
-		return nil
-	}
-	if skip(`"edge":[`) {
-		seal.Before.Edge = make([]tlog.Hash, 0, bytes.Count(rest, []byte{'"'})/2)
-		for skip(`"`) {
-			hash := decoded()
-			if len(hash) != tlog.HashSize {
-				return nil
-			}
-			seal.Before.Edge = append(seal.Before.Edge, tlog.Hash(hash))
-			if !skip(",") {
-				break
-			}
-		}
-		if len(seal.Before.Edge) == 0 || !skip("],") {
-			return nil
-		}
-	}
-	if !skip(`"size":`) {
-		return nil
-	}
-	digits := string(until('}'))
-	size, err := strconv.ParseInt(digits, 10, 64)
-	if err != nil || strconv.FormatInt(size, 10) != digits || !skip(`,"log":"`) {
-		return nil
-	}
-	seal.Before.Size, seal.Log = size, string(until('"'))
-	if !validName(seal.Log) || !skip(`,"signature":"`) {
-		return nil
-	}
-	if seal.Signature = decoded(); len(seal.Signature) == 0 || string(rest) != "}" {
-		return nil
-	}
-	return seal
 }
 
 // Seal returns the seal of the next leaf.
