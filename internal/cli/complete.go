@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/operator"
 	"github.com/numaform/numaform/internal/status"
 	"github.com/numaform/numaform/topology"
@@ -122,12 +123,18 @@ func planNames(ctx context.Context, command *cobra.Command, matches func(plan *v
 	return names, nil
 }
 
-func vmNames(ctx context.Context, process Process, command *cobra.Command) ([]string, error) {
+// fleetOf returns the fleet in the store that a command's flags select.
+func fleetOf(ctx context.Context, process Process, command *cobra.Command) (*fleet.Fleet, error) {
 	config, err := loadConfig(process, flagValue(command, "config"))
 	if err != nil {
 		return nil, err
 	}
 	_, current, err := storedFleet(ctx, process, config, kubeconfigOf(command))
+	return current, err
+}
+
+func vmNames(ctx context.Context, process Process, command *cobra.Command) ([]string, error) {
+	current, err := fleetOf(ctx, process, command)
 	if err != nil {
 		return nil, err
 	}
@@ -141,11 +148,7 @@ func vmNames(ctx context.Context, process Process, command *cobra.Command) ([]st
 
 // fleetHosts returns the hosts with a Terraform state of nodes.
 func fleetHosts(ctx context.Context, process Process, command *cobra.Command) ([]string, error) {
-	config, err := loadConfig(process, flagValue(command, "config"))
-	if err != nil {
-		return nil, err
-	}
-	_, current, err := storedFleet(ctx, process, config, kubeconfigOf(command))
+	current, err := fleetOf(ctx, process, command)
 	if err != nil {
 		return nil, err
 	}
