@@ -230,18 +230,24 @@ func (r *repository) proposalEntries(commit plumbing.Hash) ([]object.TreeEntry, 
 	return slices.DeleteFunc(slices.Clone(tree.Entries), func(e object.TreeEntry) bool { return !e.Mode.IsFile() }), nil
 }
 
+// fetchProposals fetches the fleet's branch, and returns its head and the files of the directory
+// with proposals.
+func (r *repository) fetchProposals(ctx context.Context) (head plumbing.Hash, entries []object.TreeEntry, err error) {
+	if _, err := r.fetchOther(ctx); err != nil {
+		return head, nil, err
+	}
+	if head, err = r.hash(r.branch); err != nil {
+		return head, nil, err
+	}
+	entries, err = r.proposalEntries(head)
+	return head, entries, err
+}
+
 // DropProposals removes the files and the pictures of proposals from the fleet's branch. It returns ErrMoved
 // if another client pushes to the branch at the same time.
 func (g *Git) DropProposals(ctx context.Context, at time.Time, names ...string) error {
 	err := g.with(func(r *repository) error {
-		if _, err := r.fetchOther(ctx); err != nil {
-			return err
-		}
-		head, err := r.hash(r.branch)
-		if err != nil {
-			return err
-		}
-		entries, err := r.proposalEntries(head)
+		head, entries, err := r.fetchProposals(ctx)
 		if err != nil {
 			return err
 		}
@@ -288,14 +294,7 @@ func (r *repository) dropFiles(ctx context.Context, head plumbing.Hash, entries 
 // another client pushes to the fleet's branch at the same time.
 func (g *Git) ClearProposal(ctx context.Context, at time.Time, branch, commit, name string) (removed []string, err error) {
 	err = g.with(func(r *repository) error {
-		if _, err := r.fetchOther(ctx); err != nil {
-			return err
-		}
-		head, err := r.hash(r.branch)
-		if err != nil {
-			return err
-		}
-		entries, err := r.proposalEntries(head)
+		head, entries, err := r.fetchProposals(ctx)
 		if err != nil {
 			return err
 		}
