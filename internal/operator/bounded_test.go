@@ -156,16 +156,16 @@ func TestBoundedPodEvents(t *testing.T) {
 		pod     *corev1.Pod
 		handled bool
 	}{
-		"running for an hour":          {bound(began.Add(-time.Hour), corev1.PodRunning, false), false},
-		"its image is pulled":          {bound(began.Add(-time.Hour), corev1.PodPending, false), false},
-		"bound before the start":       {bound(began.Add(-time.Minute), corev1.PodRunning, false), true},
-		"bound after the start":        {bound(began.Add(time.Hour), corev1.PodRunning, false), true},
-		"ended":                        {bound(began.Add(-time.Hour), corev1.PodSucceeded, false), true},
-		"failed":                       {bound(began.Add(-time.Hour), corev1.PodFailed, false), true},
-		"being deleted":                {bound(began.Add(-time.Hour), corev1.PodRunning, true), true},
-		"not bound":                    {unbound, true},
-		"bound at a time nobody wrote": {&corev1.Pod{ObjectMeta: unbound.ObjectMeta}, true},
-		"deleted":                      {nil, true},
+		"running for an hour":      {bound(began.Add(-time.Hour), corev1.PodRunning, false), false},
+		"its image is pulled":      {bound(began.Add(-time.Hour), corev1.PodPending, false), false},
+		"bound before the start":   {bound(began.Add(-time.Minute), corev1.PodRunning, false), true},
+		"bound after the start":    {bound(began.Add(time.Hour), corev1.PodRunning, false), true},
+		"ended":                    {bound(began.Add(-time.Hour), corev1.PodSucceeded, false), true},
+		"failed":                   {bound(began.Add(-time.Hour), corev1.PodFailed, false), true},
+		"being deleted":            {bound(began.Add(-time.Hour), corev1.PodRunning, true), true},
+		"not bound":                {unbound, true},
+		"bound at an unknown time": {&corev1.Pod{ObjectMeta: unbound.ObjectMeta}, true},
+		"deleted":                  {nil, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

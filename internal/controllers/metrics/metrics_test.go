@@ -169,7 +169,7 @@ numaform_waiting_vms{reason="StateBackendUnreachable"} 1
 }
 
 // TestProxmoxUnreadable checks that each region that cannot be read has the value 0, and that
-// a scrape still returns the other metrics: those of hosts while a region responds, and those
+// a scrape still returns the other metrics: metrics of hosts while a region responds, and metrics
 // that do not need Proxmox if a scrape gets no response in time.
 func TestProxmoxUnreadable(t *testing.T) {
 	t.Parallel()
