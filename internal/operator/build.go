@@ -57,11 +57,13 @@ const eventSource = "numaform"
 type builder struct {
 	*Controller
 	manager manager.Manager
-	// election is the lock of the leader's Lease; nil without leader election.
-	election  resourcelock.Interface
-	karpenter *options.Options
-	events    record.EventRecorder
-	recorder  events.Recorder
+	// election is the lock of the leader's Lease, and leadership compares it with this run;
+	// both are nil without leader election.
+	election   resourcelock.Interface
+	leadership *leadership
+	karpenter  *options.Options
+	events     record.EventRecorder
+	recorder   events.Recorder
 	// live is a client that bypasses the cache.
 	live client.Client
 	// cluster reads from the cache, liveCluster from the API server.
@@ -87,6 +89,7 @@ func (c *Controller) build(ctx context.Context) (*parts, error) {
 		if b.election, err = newElection(&c.settings, deadline); err != nil {
 			return nil, err
 		}
+		b.leadership = &leadership{kube: c.kube, namespace: c.settings.Namespace, identity: b.election.Identity()}
 	}
 	if b.manager, err = newManager(ctx, &c.settings, c.config.Intervals, b.election, karpenter); err != nil {
 		return nil, err
@@ -230,6 +233,10 @@ func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, err
 
 	config.Guests = seeder
 	config.Observe = observer
+	kept := config.Store
+	if b.leadership != nil {
+		config.Store = leadersStore{kept, b.leadership}
+	}
 	fleetScaler := scaler.New(*config)
 	approvals = approval.New(approval.Config{
 		Client:     b.live,
@@ -310,7 +317,7 @@ func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, err
 	list = append(list, collector.Controllers()...)
 	list = append(list, provisioner, approvals)
 	list = append(list, b.reviewers(approvals, fleetScaler)...)
-	history, err := b.historyWatch(config.Store, fleetScaler, observer)
+	history, err := b.historyWatch(kept, fleetScaler, observer)
 	if err != nil {
 		return nil, err
 	}
@@ -412,6 +419,9 @@ func (b *builder) assemble(ctx context.Context, core *core, writer *scaler.Write
 		}
 	}
 	all := &parts{manager: b.manager, election: b.election, writer: writer}
+	if b.leadership != nil {
+		runs = append(runs, b.leadership.watch)
+	}
 	// Runnables of this kind wait for the leader election.
 	for _, run := range runs {
 		err := b.manager.Add(manager.RunnableFunc(func(running context.Context) error {
