@@ -74,13 +74,13 @@ func TestTwoReplicas(t *testing.T) {
 }
 
 // replicaConfig configures a replica with a separate disk.
-func (s *scene) replicaConfig(name string) {
-	s.t.Helper()
-	text, err := os.ReadFile(filepath.Join(s.dir, "numaform.yaml"))
+func (w *world) replicaConfig(name string) {
+	w.t.Helper()
+	text, err := os.ReadFile(filepath.Join(w.dir, "numaform.yaml"))
 	if err != nil {
-		s.t.Fatal(err)
+		w.t.Fatal(err)
 	}
-	s.write(name+".yaml", strings.Replace(string(text), "dir: fleet\n", "dir: "+name+"\n", 1))
+	w.write(name+".yaml", strings.Replace(string(text), "dir: fleet\n", "dir: "+name+"\n", 1))
 }
 
 // replica starts an additional controller, with its own configuration if name is set.
@@ -120,11 +120,11 @@ func (s *scene) runsIn(name string) (commands []string) {
 }
 
 // leaderAfter waits for a leader other than the given one, and returns it.
-func (s *scene) leaderAfter(other string) (leader string) {
-	s.t.Helper()
-	s.eventually(2*time.Minute, func(ctx context.Context) string {
+func (w *world) leaderAfter(other string) (leader string) {
+	w.t.Helper()
+	w.eventually(2*time.Minute, func(ctx context.Context) string {
 		lease := &coordinationv1.Lease{}
-		if err := s.api.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "numaform-controller"}, lease); err != nil {
+		if err := w.api.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "numaform-controller"}, lease); err != nil {
 			return err.Error()
 		}
 		if lease.Spec.HolderIdentity == nil || *lease.Spec.HolderIdentity == "" || *lease.Spec.HolderIdentity == other {
@@ -136,9 +136,9 @@ func (s *scene) leaderAfter(other string) (leader string) {
 	return leader
 }
 
-func (s *scene) signal(p *process, signal syscall.Signal) {
-	s.t.Helper()
+func (w *world) signal(p *process, signal syscall.Signal) {
+	w.t.Helper()
 	if err := p.command.Process.Signal(signal); err != nil {
-		s.t.Fatal(err)
+		w.t.Fatal(err)
 	}
 }

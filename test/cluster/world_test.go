@@ -263,12 +263,13 @@ func (w *world) startProcess() *process {
 	}, w.args...)
 	command := exec.Command(w.program, args...)
 	command.Dir = w.dir
-	command.Env = append(append(testenv.CleanEnv(), "KUBECONFIG="+w.kubeconfig), w.env...)
+	command.Env = append(testenv.CleanEnv(), "KUBECONFIG="+w.kubeconfig)
 	if w.program == binary { // the baseline has no state directory
 		command.Env = append(command.Env, "NUMAFORM_STATE_DIR="+filepath.Join(w.dir, "state"))
 	} else { // the baseline does not pass --kubeconfig to the engine
 		command.Env = append(command.Env, "KUBE_CONFIG_PATH="+w.kubeconfig)
 	}
+	command.Env = append(command.Env, w.env...)
 	p := &process{command: command, done: make(chan struct{}), log: &logBuffer{t: w.t}}
 	command.Stdout, command.Stderr = p.log, p.log
 	if err := command.Start(); err != nil {
