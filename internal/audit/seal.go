@@ -218,7 +218,7 @@ func canonical(content []byte) (text []byte, h head, err error) {
 	if err != nil {
 		return nil, h, err
 	}
-	fields := jsontext.NewDecoder(bytes.NewBuffer(sorted))
+	fields := jsontext.NewDecoder(bytes.NewBuffer(sorted), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)) // checked above
 	if token, err := fields.ReadToken(); err != nil || token.Kind() != '{' {
 		return nil, h, errors.Join(errors.New("it is not an object"), err)
 	}
