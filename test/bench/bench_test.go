@@ -11,7 +11,8 @@
 //
 // A benchmark fails if a figure other than a wall-clock time is more than 10 % above the
 // committed figure for the same kind of machine in testdata/figures.json, apart from noise
-// in small figures. With -update, it writes that file instead; then `go test ./test/bench
+// in small figures. CPU times are compared relative to the CPU time of a reference, a plan of
+// the engine without a provider, in the same run. With -update, it writes that file instead; then `go test ./test/bench
 // -run Readme -update` updates the table of docs/performance.md.
 package bench_test
 

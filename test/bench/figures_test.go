@@ -7,13 +7,19 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"math"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/numaform/numaform/internal/testenv"
 )
 
 const (
@@ -83,6 +89,8 @@ func (f figures) report(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
+	f[referenceUnit] = reference(b).Seconds()
+	b.ReportMetric(f[referenceUnit], referenceUnit)
 	name := strings.TrimPrefix(b.Name(), "Benchmark")
 	if *update {
 		if all[machine()] == nil {
@@ -107,19 +115,60 @@ func (f figures) report(b *testing.B) {
 }
 
 // regressions describes the figures that are more than maxRegression above earlier ones,
-// and those that are missing.
+// and those that are missing. It assumes that the machine is now slower or faster than it was
+// by the ratio of the reference times.
 func (f figures) regressions(before figures) []string {
+	slower := 1.0
+	if before[referenceUnit] > 0 && f[referenceUnit] > 0 {
+		slower = f[referenceUnit] / before[referenceUnit]
+	}
 	var problems []string
 	for _, unit := range slices.Sorted(maps.Keys(before)) {
 		value, measured := f[unit]
+		expected := before[unit]
+		switch {
+		case strings.HasSuffix(unit, "cpu-s"), unit == "x-direct" && expected < 1: // a standby VM needs no clone
+			expected *= slower
+		case unit == "x-direct": // the direct calls mostly wait for a clone
+			expected = 1 + (expected-1)*slower
+		}
 		switch {
 		case !measured:
 			problems = append(problems, fmt.Sprintf("%s was not measured, was %.4g", unit, before[unit]))
-		case compared(unit) && value > before[unit]*maxRegression+slack(unit):
-			problems = append(problems, fmt.Sprintf("%s is %.4g, was %.4g", unit, value, before[unit]))
+		case compared(unit) && value > expected*maxRegression+slack(unit):
+			problem := fmt.Sprintf("%s is %.4g, was %.4g", unit, value, before[unit])
+			if expected != before[unit] {
+				problem += fmt.Sprintf(" on a machine that needed %.2f times as long as now for the reference", 1/slower)
+			}
+			problems = append(problems, problem)
 		}
 	}
 	return problems
+}
+
+// referenceUnit is the unit of the figure that tells how fast the machine was.
+const referenceUnit = "reference-s"
+
+// reference returns the CPU time of the engine's plan of resources without a provider: the
+// minimum of some runs, because other load on the machine only adds to it. A virtual machine
+// can be twice as slow as at another time.
+func reference(b *testing.B) time.Duration {
+	b.Helper()
+	dir := b.TempDir()
+	config := "resource \"terraform_data\" \"work\" {\n  count = 100\n  input = range(count.index)\n}\n"
+	if err := os.WriteFile(filepath.Join(dir, "main.tf"), []byte(config), 0o600); err != nil {
+		b.Fatal(err)
+	}
+	least := time.Duration(math.MaxInt64)
+	for range 2 * repetitions {
+		plan := exec.CommandContext(b.Context(), testenv.Engine(b), "plan", "-input=false", "-lock=false")
+		plan.Dir, plan.Env = dir, testenv.CleanEnv()
+		if out, err := plan.CombinedOutput(); err != nil {
+			b.Fatalf("planning the reference: %v\n%s", err, out)
+		}
+		least = min(least, plan.ProcessState.UserTime()+plan.ProcessState.SystemTime())
+	}
+	return least
 }
 
 // rounded returns a value with three significant digits, or as an integer.
@@ -156,17 +205,31 @@ func TestRegressions(t *testing.T) {
 		before, now figures
 		want        []string
 	}{
-		"no committed figures":    {nil, figures{"cpu-s": 9}, nil},
-		"equal":                   {figures{"cpu-s": 2, "peak-MiB": 300}, figures{"cpu-s": 2, "peak-MiB": 300}, nil},
-		"less":                    {figures{"x-direct": 1.2}, figures{"x-direct": 1.1}, nil},
-		"up to a tenth more":      {figures{"peak-MiB": 300}, figures{"peak-MiB": 330}, nil},
-		"more memory":             {figures{"peak-MiB": 300}, figures{"peak-MiB": 331}, []string{"peak-MiB is 331, was 300"}},
-		"a larger ratio":          {figures{"x-direct": 1.2}, figures{"x-direct": 1.33}, []string{"x-direct is 1.33, was 1.2"}},
-		"more CPU time":           {figures{"engine-cpu-s": 2}, figures{"engine-cpu-s": 2.3}, []string{"engine-cpu-s is 2.3, was 2"}},
-		"two ticks of a short":    {figures{"cpu-s": 0.1}, figures{"cpu-s": 0.13}, nil},
-		"one request of few":      {figures{"proxmox-requests": 4}, figures{"proxmox-requests": 5}, nil},
-		"two requests of few":     {figures{"proxmox-requests": 4}, figures{"proxmox-requests": 6}, []string{"proxmox-requests is 6, was 4"}},
-		"more time":               {figures{"last-delete-s": 5}, figures{"last-delete-s": 9}, nil},
+		"no committed figures": {nil, figures{"cpu-s": 9}, nil},
+		"equal":                {figures{"cpu-s": 2, "peak-MiB": 300}, figures{"cpu-s": 2, "peak-MiB": 300}, nil},
+		"less":                 {figures{"x-direct": 1.2}, figures{"x-direct": 1.1}, nil},
+		"up to a tenth more":   {figures{"peak-MiB": 300}, figures{"peak-MiB": 330}, nil},
+		"more memory":          {figures{"peak-MiB": 300}, figures{"peak-MiB": 331}, []string{"peak-MiB is 331, was 300"}},
+		"a larger ratio":       {figures{"x-direct": 1.2}, figures{"x-direct": 1.33}, []string{"x-direct is 1.33, was 1.2"}},
+		"more CPU time":        {figures{"engine-cpu-s": 2}, figures{"engine-cpu-s": 2.3}, []string{"engine-cpu-s is 2.3, was 2"}},
+		"two ticks of a short": {figures{"cpu-s": 0.1}, figures{"cpu-s": 0.13}, nil},
+		"one request of few":   {figures{"proxmox-requests": 4}, figures{"proxmox-requests": 5}, nil},
+		"two requests of few":  {figures{"proxmox-requests": 4}, figures{"proxmox-requests": 6}, []string{"proxmox-requests is 6, was 4"}},
+		"more time":            {figures{"last-delete-s": 5}, figures{"last-delete-s": 9}, nil},
+		"a machine twice as slow": {
+			figures{"cpu-s": 2, "x-direct": 1.2, "peak-MiB": 300, referenceUnit: 0.2}, figures{"cpu-s": 4, "x-direct": 1.4, "peak-MiB": 300, referenceUnit: 0.4}, nil,
+		},
+		"a standby VM on a machine twice as slow": {figures{"x-direct": 0.2, referenceUnit: 0.2}, figures{"x-direct": 0.4, referenceUnit: 0.4}, nil},
+		"more CPU time on a slower machine": {
+			figures{"cpu-s": 2, referenceUnit: 0.2},
+			figures{"cpu-s": 5, referenceUnit: 0.4},
+			[]string{"cpu-s is 5, was 2 on a machine that needed 0.50 times as long as now for the reference"},
+		},
+		"more CPU time on a faster machine": {
+			figures{"cpu-s": 2, referenceUnit: 0.4},
+			figures{"cpu-s": 2, referenceUnit: 0.2},
+			[]string{"cpu-s is 2, was 2 on a machine that needed 2.00 times as long as now for the reference"},
+		},
 		"a figure is missing":     {figures{"cpu-s": 2, "last-delete-s": 5}, figures{"cpu-s": 2}, []string{"last-delete-s was not measured, was 5"}},
 		"an additional figure":    {figures{"cpu-s": 2}, figures{"cpu-s": 2, "peak-MiB": 300}, nil},
 		"several, sorted by unit": {figures{"peak-MiB": 1, "cpu-s": 1}, figures{"peak-MiB": 2, "cpu-s": 2}, []string{"cpu-s is 2, was 1", "peak-MiB is 2, was 1"}},
