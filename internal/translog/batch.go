@@ -1,11 +1,13 @@
 package translog
 
 import (
-	"github.com/hdevalence/ed25519consensus"
+	"crypto/rand"
+
+	"github.com/oasisprotocol/curve25519-voi/primitives/ed25519"
 )
 
 // batchSize is the number of signatures in a batch. Larger batches are hardly faster.
-const batchSize = 128
+const batchSize = 256
 
 // Sealed is a record with its seal.
 type Sealed struct {
@@ -20,17 +22,21 @@ type Sealed struct {
 // invalid on purpose.
 func (k *Key) CheckAll(records []Sealed) []Tree {
 	trees := make([]Tree, len(records))
+	public, err := ed25519.NewExpandedPublicKey(ed25519.PublicKey(k.public))
+	if err != nil {
+		return trees
+	}
 	for first := 0; first < len(records); first += batchSize {
 		last := min(first+batchSize, len(records))
-		batch := ed25519consensus.NewPreallocatedBatchVerifier(batchSize)
+		batch := ed25519.NewBatchVerifierWithCapacity(last - first)
 		for i := first; i < last; i++ {
 			seal := records[i].Seal
 			if seal.Before.Valid() && validName(seal.Log) {
 				trees[i] = seal.Before.Add(records[i].Leaf)
-				batch.Add(k.public, []byte(trees[i].text(k.Origin(seal.Log))), seal.Signature)
+				batch.AddExpanded(public, []byte(trees[i].text(k.Origin(seal.Log))), seal.Signature)
 			}
 		}
-		if batch.Verify() {
+		if batch.VerifyBatchOnly(rand.Reader) {
 			continue
 		}
 		for i := first; i < last; i++ {
