@@ -3,7 +3,6 @@ package operator
 import (
 	"context"
 	"runtime/debug"
-	"runtime/metrics"
 	"sync"
 	"time"
 
@@ -17,14 +16,10 @@ import (
 const (
 	busyGC = 100
 	idleGC = 50
-	// busyGarbage is the maximum garbage in bytes while the controller is busy, unless
-	// idleGC allows more.
-	busyGarbage = 256 << 20
 )
 
 const (
-	// heapInterval is the interval between checks of the live heap, and whether the
-	// controller is idle.
+	// heapInterval is the interval between checks whether the controller is idle.
 	heapInterval = time.Second
 	// heapPatience is the time without activity after which the controller is idle.
 	heapPatience = 20 * time.Second
@@ -34,47 +29,22 @@ const (
 // more while the fleet changes, less while the controller is idle.
 type heap struct {
 	clock clock.WithTicker
-	// collect sets the garbage collector's percentage, release returns free memory to the
-	// operating system, and live returns the size of the live heap; tests replace them.
+	// collect sets the garbage collector's percentage, and release returns free memory to the
+	// operating system; tests replace them.
 	collect func(percent int) int
 	release func()
-	live    func() uint64
 
 	// mu guards the fields below it.
 	mu   sync.Mutex
 	idle bool
 	// worked is the time of the last decision or apply.
 	worked time.Time
-	// percent is the garbage collector's percentage.
-	percent int
 }
 
 func newHeap(clk clock.WithTicker) *heap {
-	h := &heap{clock: clk, collect: debug.SetGCPercent, release: debug.FreeOSMemory, live: liveHeap, worked: clk.Now()}
-	h.adjust()
+	h := &heap{clock: clk, collect: debug.SetGCPercent, release: debug.FreeOSMemory, worked: clk.Now()}
+	h.collect(busyGC)
 	return h
-}
-
-// liveHeap returns the bytes that the last collection found in use.
-func liveHeap() uint64 {
-	sample := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
-	metrics.Read(sample)
-	if sample[0].Value.Kind() != metrics.KindUint64 {
-		return 0
-	}
-	return sample[0].Value.Uint64()
-}
-
-// adjust sets the garbage collector's percentage. The caller locks mu.
-func (h *heap) adjust() {
-	percent := uint64(idleGC)
-	if !h.idle {
-		percent = max(idleGC, min(busyGC, 100*busyGarbage/max(1, h.live())))
-	}
-	if next := int(percent / 10 * 10); next != h.percent { // in steps, because each change stops the process briefly
-		h.percent = next
-		h.collect(next)
-	}
 }
 
 // work records that a decision or an apply is in progress. A nil heap does nothing.
@@ -87,12 +57,12 @@ func (h *heap) work() {
 	h.worked = h.clock.Now()
 	if h.idle {
 		h.idle = false
-		h.adjust()
+		h.collect(busyGC)
 	}
 }
 
-// run adjusts the garbage collector to the live heap, and returns memory whenever the
-// controller becomes idle, until ctx ends. busy reports whether a change is being applied.
+// run returns memory whenever the controller becomes idle, until ctx ends. busy reports whether
+// a change is being applied.
 func (h *heap) run(ctx context.Context, busy func() bool) {
 	ticker := h.clock.NewTicker(heapInterval)
 	defer ticker.Stop()
@@ -109,8 +79,7 @@ func (h *heap) run(ctx context.Context, busy func() bool) {
 	}
 }
 
-// rest adjusts the garbage collector, and returns free memory if the controller has become
-// idle.
+// rest returns free memory if the controller has become idle.
 func (h *heap) rest() {
 	if h.becomesIdle() {
 		h.release() // without mu: this takes long, and every decision locks mu
@@ -122,10 +91,10 @@ func (h *heap) rest() {
 func (h *heap) becomesIdle() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	defer h.adjust()
 	if h.idle || h.clock.Since(h.worked) < heapPatience {
 		return false
 	}
 	h.idle = true
+	h.collect(idleGC)
 	return true
 }

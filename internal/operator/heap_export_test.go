@@ -11,9 +11,9 @@ import (
 type Heap struct{ *heap }
 
 // NewTestHeap returns a busy heap.
-func NewTestHeap(clk clock.WithTicker, collect func(percent int) int, release func(), live func() uint64) Heap {
-	h := &heap{clock: clk, collect: collect, release: release, live: live, worked: clk.Now()}
-	h.adjust()
+func NewTestHeap(clk clock.WithTicker, collect func(percent int) int, release func()) Heap {
+	h := &heap{clock: clk, collect: collect, release: release, worked: clk.Now()}
+	h.collect(busyGC)
 	return Heap{h}
 }
 
