@@ -105,10 +105,7 @@ type LockedError struct {
 
 // Error names the lock, its holder, its time and the fix.
 func (e *LockedError) Error() string {
-	since := "an unknown time"
-	if !e.Created.IsZero() {
-		since = e.Created.UTC().Format(time.RFC3339)
-	}
+	since := e.Since()
 	if e.ID == "" {
 		return fmt.Sprintf("state of %s: locked by %s since %s for %s: wait until it is unlocked; the lock ends with its holder's connection",
 			e.Dir, e.Who, since, e.Operation)
@@ -119,6 +116,14 @@ func (e *LockedError) Error() string {
 	}
 	return fmt.Sprintf("state of %s: locked by %s since %s for %s (lock %s, holder %s): wait until it is unlocked%s",
 		e.Dir, e.Who, since, e.Operation, e.ID, e.Holder, release)
+}
+
+// Since returns when the holder acquired the lock, as RFC 3339, or "an unknown time".
+func (e *LockedError) Since() string {
+	if e.Created.IsZero() {
+		return "an unknown time"
+	}
+	return e.Created.UTC().Format(time.RFC3339)
 }
 
 // lockField matches a line of the engine's description of a lock.

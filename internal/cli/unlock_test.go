@@ -58,7 +58,7 @@ func TestLockHolder(t *testing.T) {
 		{me.Username + "@" + self, nil, false, "cannot be listed", false},
 		{"anna@laptop", []int{7}, true, "laptop is another machine", false},
 	} {
-		if text, alive := u.holder(t.Context(), tt.who, tt.engines, tt.known); alive != tt.alive || !strings.Contains(text, tt.want) {
+		if text, _, alive := u.holder(t.Context(), tt.who, tt.engines, tt.known); alive != tt.alive || !strings.Contains(text, tt.want) {
 			t.Errorf("%s, engines %v: %t, %q, want %q", tt.who, tt.engines, alive, text, tt.want)
 		}
 	}

@@ -1,14 +1,18 @@
 package scaler_test
 
 import (
+	"context"
 	"errors"
 	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/internal/audit"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/store"
 	"github.com/numaform/numaform/internal/testenv"
@@ -74,9 +78,9 @@ func TestUnlock(t *testing.T) {
 	var seen []string
 	unlock := func(u scaler.Unlocking, agree func() error) error {
 		seen = nil
-		u.Agree = func(held *state.LockedError, _ []int, _ bool) error {
+		u.Agree = func(held *state.LockedError, _ []int, _ bool) (string, error) {
 			seen = append(seen, held.Error())
-			return agree()
+			return "It has ended", agree()
 		}
 		return s.Unlock(t.Context(), u)
 	}
@@ -135,6 +139,109 @@ func TestUnlock(t *testing.T) {
 		if err := unlock(unknown, yes); err == nil || !strings.Contains(err.Error(), "the fleet has no ") {
 			t.Errorf("%+v: %v, want that the fleet has no such state", unknown, err)
 		}
+	}
+}
+
+// unwritable is a store with a history that cannot be written.
+type unwritable struct {
+	*store.Sealed
+	err error
+}
+
+func (u unwritable) Begin(context.Context, store.Revision, generator.Files, audit.Change) error {
+	return u.err
+}
+
+// TestUnlockRecorded checks that the history records each release of a lock before it happens,
+// with its failure, that a release finishes no work of the host, and that a history that
+// cannot be written prevents no release.
+func TestUnlockRecorded(t *testing.T) {
+	t.Parallel()
+	engine, err := state.FindEngine(t.Context(), state.EngineConfig{Binary: testenv.Engine(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := testenv.HTTPState(t)
+	var config scaler.Config
+	s := newScaler(t, func(c *scaler.Config) {
+		c.Engine, c.PluginDir, c.Actor = engine, testenv.PluginDir(t), "root@pve-9"
+		c.Backend = fleet.Backend{Type: "http", Config: map[string]string{"address": server.URL}}
+		config = *c
+	}, vm(pve1, 2000))
+	address := server.URL + "/" + generator.StateName(clusterID, pve1)
+	sealed := config.Store.(*store.Sealed)
+	files, revision, err := sealed.Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	crashed := audit.Change{
+		Format: audit.FormatVersion, ID: "20260101T000000Z-000000abcd", Time: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), ClusterID: clusterID,
+		Kind: audit.KindScaleUp, Open: []audit.Open{{Host: pve1}},
+	}
+	if err := sealed.Begin(t.Context(), revision, files, crashed); err != nil {
+		t.Fatal(err)
+	}
+	history := func() []audit.Entry {
+		t.Helper()
+		list, err := sealed.History(t.Context(), time.Time{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return list
+	}
+	u := scaler.Unlocking{Host: pve1, Reason: "the machine burned", Agree: func(*state.LockedError, []int, bool) (string, error) {
+		if list := history(); len(list) != 1 {
+			t.Errorf("before the agreement, the history has %d changes", len(list))
+		}
+		return "The holder has ended", nil
+	}}
+
+	lock(t, address, "7f3a")
+	if err := s.Unlock(t.Context(), u); err != nil {
+		t.Fatal(err)
+	}
+	list := history()
+	if len(list) != 2 {
+		t.Fatalf("after the release, the history has %d changes, want 2", len(list))
+	}
+	entry := list[1]
+	want := "release of lock 7f3a of the state of " + pve1.String() + ": anna@laptop acquired the lock at 2026-01-01T00:00:00Z for OperationTypeApply. The holder has ended"
+	if change := entry.Change; change.Kind != audit.KindRecovery || change.Actor != "root@pve-9" || !slices.Equal(change.Outside, []string{want}) ||
+		change.Why != "release the lock of the state of "+pve1.String()+": the machine burned" {
+		t.Errorf("the record is %+v", change)
+	}
+	if !entry.Verified || !entry.OutcomeVerified || len(entry.Outcome.Hosts) > 0 {
+		t.Errorf("the outcome is %+v", entry.Outcome)
+	}
+	if left := entry.Unfinished(); len(left) != 1 || left[0].Host != pve1 {
+		t.Errorf("after the release, the unfinished work is %+v, want the host of the change that crashed", left)
+	}
+	if found, err := sealed.Audit(t.Context()); err != nil || len(found.Findings) > 0 {
+		t.Errorf("verifying the history: %+v, %v", found, err)
+	}
+
+	// A release that fails is recorded, too.
+	lock(t, address, "7f3a")
+	u.Agree = func(*state.LockedError, []int, bool) (string, error) {
+		send(t, "UNLOCK", address, "")
+		lock(t, address, "8b00")
+		return "The holder has ended", nil
+	}
+	var changed *scaler.LockChangedError
+	if err := s.Unlock(t.Context(), u); !errors.As(err, &changed) {
+		t.Errorf("the lock changed: %v", err)
+	}
+	list = history()
+	if last := list[len(list)-1]; len(list) != 3 || len(last.Outcome.Hosts) != 1 || !strings.Contains(last.Outcome.Hosts[0].Error, "now lock 8b00") {
+		t.Errorf("the record of a release that failed is %+v", last)
+	}
+
+	broken := errors.New("no space left")
+	config.Store = unwritable{Sealed: sealed, err: broken}
+	u.Agree = func(*state.LockedError, []int, bool) (string, error) { return "The holder has ended", nil }
+	var unrecorded *scaler.UnrecordedError
+	if err := scaler.New(config).Unlock(t.Context(), u); !errors.As(err, &unrecorded) || !errors.Is(err, broken) || len(server.Locks()) > 0 {
+		t.Errorf("with a history that cannot be written: %v, locks %q", err, server.Locks())
 	}
 }
 

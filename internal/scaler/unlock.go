@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/internal/audit"
 	"github.com/numaform/numaform/state"
 	"github.com/numaform/numaform/topology"
 )
@@ -19,10 +20,12 @@ type Unlocking struct {
 	Host topology.HostID
 	// Templates selects the state of the host's templates instead of that of its nodes.
 	Templates bool
-	// Agree returns nil if the lock is to be released, and otherwise the reason why not.
-	// engines are the processes of other engines on this machine that use the state; known
-	// is false if they cannot be listed.
-	Agree func(held *state.LockedError, engines []int, known bool) error
+	// Agree returns what is known about the holder, for the history, if the lock is to be
+	// released, and otherwise the reason why not. engines are the processes of other engines on
+	// this machine that use the state; known is false if they cannot be listed.
+	Agree func(held *state.LockedError, engines []int, known bool) (holder string, err error)
+	// Reason is the user's reason for the history, or empty.
+	Reason string
 	// DeleteLease deletes a Lease in the namespace of the states, if it still has the
 	// holder. It releases the locks that the engine cannot release.
 	DeleteLease func(ctx context.Context, name, holder string) error
@@ -36,9 +39,20 @@ func (e *LockChangedError) Error() string {
 	return fmt.Sprintf("the lock has changed and was not released: it is now lock %s of %s: run the command again to see it", e.Held.ID, e.Held.Who)
 }
 
-// Unlock releases the lock of a state in a backend other than local, after Agree. It
-// returns ErrNotLocked if the lock is free, and a *LockChangedError if it is no longer the
-// lock that Agree has seen.
+// UnrecordedError reports that a lock was released, but that the history could not record
+// it.
+type UnrecordedError struct{ Err error }
+
+func (e *UnrecordedError) Error() string {
+	return fmt.Sprintf("the lock was released, but the history does not record it: %v", e.Err)
+}
+
+func (e *UnrecordedError) Unwrap() error { return e.Err }
+
+// Unlock releases the lock of a state in a backend other than local, after Agree, and records
+// it in the history. It returns ErrNotLocked if the lock is free, a *LockChangedError if it is
+// no longer the lock that Agree has seen, and an *UnrecordedError if it released the lock
+// although the history cannot be written.
 func (s *Scaler) Unlock(ctx context.Context, u Unlocking) error {
 	if s.config.Engine == nil {
 		return ErrNoEngine
@@ -70,20 +84,63 @@ func (s *Scaler) Unlock(ctx context.Context, u Unlocking) error {
 		if err != nil {
 			return err
 		}
-		return errors.Join(u.release(ctx, workspace), workspace.Close())
+		return errors.Join(s.release(ctx, &u, workspace), workspace.Close())
 	})
 }
 
-// release releases the lock of a workspace's state.
-func (u *Unlocking) release(ctx context.Context, workspace *state.Workspace) error {
+// release releases the lock of a workspace's state, and records it. Like each change, it is
+// recorded before it happens. A lock that blocks the fleet is released even if the history
+// cannot be written.
+func (s *Scaler) release(ctx context.Context, u *Unlocking, workspace *state.Workspace) error {
 	held, err := heldLock(ctx, workspace)
 	if err != nil {
 		return err
 	}
 	engines, known := workspace.OtherEngines()
-	if err := u.Agree(held, engines, known); err != nil {
+	holder, err := u.Agree(held, engines, known)
+	if err != nil {
 		return err
 	}
+	record, unrecorded := s.recordOnly(ctx, u.why(), func(record *audit.Change) {
+		record.Outside = append(record.Outside, fmt.Sprintf("release of lock %s of the %s: %s acquired the lock at %s for %s. %s",
+			held.ID, u.State(), held.Who, held.Since(), held.Operation, holder))
+	})
+
+	err = u.releaseIf(ctx, workspace, held)
+	if unrecorded == nil {
+		// A host without an error in an outcome has no unfinished work, but a released lock
+		// finishes none.
+		var failed []Result
+		if err != nil {
+			failed = append(failed, Result{Host: u.Host, Err: err, templates: u.Templates})
+		}
+		unrecorded = s.config.Store.End(context.WithoutCancel(ctx), s.outcome(record.ID, record.Time, failed))
+	}
+	if err == nil && unrecorded != nil {
+		return &UnrecordedError{Err: unrecorded}
+	}
+	return err
+}
+
+// State names the state.
+func (u *Unlocking) State() string {
+	if u.Templates {
+		return "state of the templates of " + u.Host.String()
+	}
+	return "state of " + u.Host.String()
+}
+
+// why returns the reason for the history.
+func (u *Unlocking) why() string {
+	why := "release the lock of the " + u.State()
+	if u.Reason != "" {
+		why += ": " + u.Reason
+	}
+	return why
+}
+
+// releaseIf releases the lock of a workspace's state if it is still the one that was held.
+func (u *Unlocking) releaseIf(ctx context.Context, workspace *state.Workspace, held *state.LockedError) error {
 	// An operator may take long to agree, and not every backend compares the ID.
 	now, err := heldLock(ctx, workspace)
 	switch {

@@ -112,7 +112,7 @@ func subject(change *audit.Change) string {
 	for _, list := range [][]string{withNames, withHosts, withCounts} {
 		text := strings.Join(list, "; ")
 		if text == "" {
-			text = withoutVMs(change.Kind)
+			text = withoutVMs(change)
 		}
 		if change.Kind == audit.KindUndo {
 			text = "undo: " + text
@@ -125,11 +125,14 @@ func subject(change *audit.Change) string {
 }
 
 // withoutVMs summarizes a change that adds, removes, renumbers and wakes no VMs.
-func withoutVMs(kind audit.Kind) string {
-	switch kind {
+func withoutVMs(change *audit.Change) string {
+	switch change.Kind {
 	case audit.KindByHand:
 		return "adopt edits made by hand"
 	case audit.KindRecovery:
+		if len(change.Hosts) == 0 && len(change.Outside) > 0 {
+			return "record writes outside a plan"
+		}
 		return "finish an earlier change"
 	case audit.KindUpdate:
 		return "change tags, pool, groups or emulator of VMs in place"

@@ -81,8 +81,12 @@ func TestLockOfTheUnknown(t *testing.T) {
 	if command == nil || !strings.Contains(w.numaform(cli.ExitFailed, "doctor"), command[0]) {
 		t.Fatalf("apply and doctor do not print the command that releases the lock:\n%s", out)
 	}
-	if out := w.numaform(cli.ExitOK, "unlock", command[1], command[2], "--yes"); !strings.Contains(out, "elsewhere is another machine") {
+	if out := w.numaform(cli.ExitOK, "unlock", command[1], command[2], "--yes", "--reason", "elsewhere was sold"); !strings.Contains(out, "elsewhere is another machine") {
 		t.Errorf("unlock does not say that the holder is unknown:\n%s", out)
 	}
+	if out := w.numaform(cli.ExitOK, "history"); !strings.Contains(out, "elsewhere was sold") {
+		t.Errorf("the history does not show why the lock was released:\n%s", out)
+	}
+	w.numaform(cli.ExitOK, "history", "verify")
 	w.converge(scaledUp + 1)
 }
