@@ -328,6 +328,14 @@ type VM struct {
 // Reserve uses neither until it is woken.
 func (vm *VM) Reserves() bool { return !vm.Standby || vm.Reserve }
 
+// IsGuest reports whether a guest on a host of a region in Proxmox is the VM. This requires
+// the VM's VMID and its marker: a VMID can be used again for another guest, and a clone that a
+// user made of the VM has its marker, but another VMID. The host is not compared, because a
+// migrated VM keeps its VMID.
+func (vm *VM) IsGuest(clusterID string, region topology.RegionName, guest *topology.Guest) bool {
+	return region == vm.Host.Region && guest.VMID == int(vm.VMID) && guest.ClusterID == clusterID && guest.Key == string(vm.Key)
+}
+
 // Adopted reports whether another tool created the VM, and numaform imported it: its name
 // does not follow the scheme of NodeName, and numaform changes only its description and
 // tags.

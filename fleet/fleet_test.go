@@ -311,3 +311,28 @@ func TestVMSurvivesJSON(t *testing.T) {
 		t.Errorf("vm changed (-want +got):\n%s", diff)
 	}
 }
+
+// TestIsGuest checks that neither the VMID nor the marker alone makes a guest the VM, and that
+// a migrated VM is still the VM.
+func TestIsGuest(t *testing.T) {
+	t.Parallel()
+	vm := fleet.VM{Key: someKey, VMID: 2001, Placement: fleet.Placement{Host: topology.HostID{Region: "r", Host: "a"}}}
+	guest := topology.Guest{VMID: 2001, ClusterID: "prod", Key: string(someKey)}
+	for name, tt := range map[string]struct {
+		region topology.RegionName
+		edit   func(*topology.Guest)
+		want   bool
+	}{
+		"the VM, on any host of its region": {"r", func(*topology.Guest) {}, true},
+		"a clone":                           {"r", func(g *topology.Guest) { g.VMID = 150 }, false},
+		"a guest with its VMID":             {"r", func(g *topology.Guest) { g.Key = "" }, false},
+		"a VM of another installation":      {"r", func(g *topology.Guest) { g.ClusterID = "test" }, false},
+		"a copy in another region":          {"s", func(*topology.Guest) {}, false},
+	} {
+		found := guest
+		tt.edit(&found)
+		if got := vm.IsGuest("prod", tt.region, &found); got != tt.want {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
+}

@@ -166,7 +166,7 @@ func (o *options) removeSmoke(ctx context.Context, process Process, vms []fleet.
 	}
 	for i := range vms {
 		host := s.snapshot.Host(vms[i].Host)
-		if host != nil && slices.ContainsFunc(host.Guests, func(g topology.Guest) bool { return g.Key == string(vms[i].Key) }) {
+		if host != nil && slices.ContainsFunc(host.Guests, func(g topology.Guest) bool { return vms[i].IsGuest(s.config.ClusterID, host.Region, &g) }) {
 			return fmt.Errorf("removing the smoke test's VM: VM %s still exists: check the task log of host %s", vms[i].Name, vms[i].Host)
 		}
 	}

@@ -193,9 +193,8 @@ func (c *CloudProvider) launched(ctx context.Context, claim *karpv1.NodeClaim, v
 }
 
 // Delete requests removal of a NodeClaim's VM, and returns a NodeClaimNotFoundError once
-// the VM no longer exists. It identifies the VM only by its key, because the VMID may have
-// been reused. A guest with that key but without a file is not removed, and the NodeClaim
-// remains as long as the guest exists. A standby VM belongs to no NodeClaim, and is not
+// the VM no longer exists. A guest that is the VM but has no file is not removed, and the
+// NodeClaim remains as long as the guest exists. A standby VM belongs to no NodeClaim, and is not
 // removed.
 func (c *CloudProvider) Delete(ctx context.Context, claim *karpv1.NodeClaim) (err error) {
 	defer func() { err = translate(err) }()
@@ -225,14 +224,20 @@ func (c *CloudProvider) Delete(ctx context.Context, claim *karpv1.NodeClaim) (er
 		return fmt.Errorf("reading Proxmox: %w", err)
 	}
 	view := c.view(snapshot)
-	if len(view.own[key]) > 0 {
+	name := cmp.Or(claim.Annotations[v1alpha1.AnnotationVM], "of NodeClaim "+claim.Name)
+	region, vmid, err := fleet.ParseProviderID(claim.Status.ProviderID)
+	if err != nil { // its VMID is unknown
+		if len(view.own[key]) > 0 {
+			return nil
+		}
+		return &goneError{name}
+	}
+	at := guestID{region, vmid}
+	if len(view.seen(key, at)) > 0 {
 		return nil
 	}
-	name := cmp.Or(claim.Annotations[v1alpha1.AnnotationVM], "of NodeClaim "+claim.Name)
-	if region, vmid, err := fleet.ParseProviderID(claim.Status.ProviderID); err == nil {
-		if doubt := view.doubt(guestID{region, vmid}); doubt != "" {
-			return fmt.Errorf("removing vm %s: cannot determine whether it still exists: %s", name, doubt)
-		}
+	if doubt := view.doubt(at); doubt != "" {
+		return fmt.Errorf("removing vm %s: cannot determine whether it still exists: %s", name, doubt)
 	}
 	return &goneError{name}
 }

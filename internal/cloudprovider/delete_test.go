@@ -17,6 +17,13 @@ import (
 
 const notFound = "not found"
 
+// cloneOf returns a clone that a user made of a VM: it has the VM's marker.
+func cloneOf(vm fleet.VM) topology.Guest {
+	clone := guest(vm)
+	clone.VMID, clone.Name = 2999, "copy"
+	return clone
+}
+
 func TestDelete(t *testing.T) {
 	t.Parallel()
 	own := vm(pve1, 2000)
@@ -83,11 +90,12 @@ func TestDelete(t *testing.T) {
 		{name: "still seen", edit: func(w *world) {
 			w.snapshot.Hosts[0].Guests = append(w.snapshot.Hosts[0].Guests, guest(own))
 		}},
-		{name: "still seen elsewhere, with another number", edit: func(w *world) {
-			moved := guest(own)
-			moved.VMID = 2999
-			w.snapshot.Hosts[1].Guests = append(w.snapshot.Hosts[1].Guests, moved)
+		{name: "still seen on another host", edit: func(w *world) {
+			w.snapshot.Hosts[1].Guests = append(w.snapshot.Hosts[1].Guests, guest(own))
 		}},
+		{name: "gone, but not its clone", edit: func(w *world) {
+			w.snapshot.Hosts[0].Guests = append(w.snapshot.Hosts[0].Guests, cloneOf(own))
+		}, want: notFound},
 		{name: "on a host that is down", edit: func(w *world) {
 			w.snapshot.Hosts[1].Guests = append(w.snapshot.Hosts[1].Guests, guest(own))
 			down(&w.snapshot.Hosts[1])

@@ -63,7 +63,7 @@ func (c *CloudProvider) IsDrifted(ctx context.Context, claim *karpv1.NodeClaim) 
 		return DriftClass, nil
 	case class != nil && c.otherImage(claim, class, snapshot):
 		return DriftImage, nil
-	case c.view(snapshot).left(keyOf(claim), home):
+	case c.view(snapshot).left(claim, home):
 		return DriftHost, nil
 	case class != nil && home.Host != "" && !scheduling.Allows(class, home):
 		return DriftNotAllowed, nil

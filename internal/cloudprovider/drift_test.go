@@ -77,6 +77,12 @@ func TestIsDrifted(t *testing.T) {
 		{"seen on both hosts", func(_ *testing.T, w *world, _ *karpv1.NodeClaim) {
 			w.snapshot.Hosts[1].Guests = append(w.snapshot.Hosts[1].Guests, guest(vm(pve1, 2000)))
 		}, ""},
+		{"moved, but not its clone", func(_ *testing.T, w *world, _ *karpv1.NodeClaim) {
+			w.snapshot.Hosts[1].Guests, w.snapshot.Hosts[0].Guests = w.snapshot.Hosts[0].Guests, []topology.Guest{cloneOf(vm(pve1, 2000))}
+		}, cloudprovider.DriftHost},
+		{"clone on another host", func(_ *testing.T, w *world, _ *karpv1.NodeClaim) {
+			w.snapshot.Hosts[1].Guests, w.snapshot.Hosts[0].Guests = []topology.Guest{cloneOf(vm(pve1, 2000))}, nil
+		}, ""},
 		{"host down", func(_ *testing.T, w *world, _ *karpv1.NodeClaim) { down(&w.snapshot.Hosts[0]) }, ""},
 		{"host not allowed any more", func(t *testing.T, w *world, _ *karpv1.NodeClaim) {
 			w.editClass(t, func(nc *v1alpha1.ProxmoxNodeClass) { nc.Spec.Hosts = []string{"pve-2"} })

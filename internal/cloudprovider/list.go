@@ -85,8 +85,15 @@ func (c *CloudProvider) all(ctx context.Context) ([]*karpv1.NodeClaim, *guestVie
 		claims = append(claims, claim)
 	}
 	for _, key := range slices.Sorted(maps.Keys(view.own)) {
-		if !known[key] {
-			claims = append(claims, stray(key, view.own[key][0]))
+		if known[key] {
+			continue
+		}
+		listed := map[guestID]bool{}
+		for _, guest := range view.own[key] {
+			if !listed[guest.guestID] {
+				listed[guest.guestID] = true
+				claims = append(claims, stray(key, guest))
+			}
 		}
 	}
 	slices.SortStableFunc(claims, func(a, b *karpv1.NodeClaim) int { return cmp.Compare(a.Status.ProviderID, b.Status.ProviderID) })
@@ -110,8 +117,9 @@ func stray(key fleet.Key, guest ownGuest) *karpv1.NodeClaim {
 // guestView contains a snapshot's guests of one installation, and records which hosts and
 // regions could not be read completely.
 type guestView struct {
-	// own are the guests with the installation's marker, by key. While a guest is
-	// migrated, two guests have the same key.
+	// own are the guests with the installation's marker, by key. Several can have the same
+	// key: clones that users made of a VM, and a VM that is seen on two hosts while it is
+	// migrated.
 	own map[fleet.Key][]ownGuest
 	// unread are the guests of hosts that could not be read. Their owner is unknown.
 	unread map[guestID]bool
@@ -183,12 +191,18 @@ func viewGuests(snapshot *topology.Snapshot, clusterID string) *guestView {
 	return view
 }
 
+// seen returns the places where the VM with a key and a VMID was seen. A clone of it, which
+// has the same key, has another VMID: see fleet.VM.IsGuest.
+func (v *guestView) seen(key fleet.Key, at guestID) []ownGuest {
+	return slices.DeleteFunc(slices.Clone(v.own[key]), func(g ownGuest) bool { return g.guestID != at })
+}
+
 // gone reports whether a VM that was created certainly no longer exists. A guest with the
 // VM's VMID and name but without a marker counts as the VM.
 func (v *guestView) gone(vm *fleet.VM) bool {
 	region := vm.Host.Region
 	at := guestID{region, vm.VMID}
-	return len(v.own[vm.Key]) == 0 && v.doubt(at) == "" && v.unmarked[at] != vm.Name && !v.hidden[region] && v.read[vm.Host]
+	return len(v.seen(vm.Key, at)) == 0 && v.doubt(at) == "" && v.unmarked[at] != vm.Name && !v.hidden[region] && v.read[vm.Host]
 }
 
 // doubt returns why a guest with that VMID may exist although it is not visible, or "".
@@ -207,9 +221,13 @@ func (v *guestView) doubt(at guestID) string {
 	return ""
 }
 
-// left reports whether a VM was seen only on hosts other than home, and is not being
-// migrated.
-func (v *guestView) left(key fleet.Key, home topology.HostID) bool {
-	places := v.own[key]
+// left reports whether the VM of a NodeClaim was seen only on hosts other than home, and is
+// not being migrated.
+func (v *guestView) left(claim *karpv1.NodeClaim, home topology.HostID) bool {
+	region, vmid, err := fleet.ParseProviderID(claim.Status.ProviderID)
+	if err != nil {
+		return false // it has no VM yet
+	}
+	places := v.seen(keyOf(claim), guestID{region, vmid})
 	return len(places) > 0 && !slices.ContainsFunc(places, func(p ownGuest) bool { return p.host == home || p.moving })
 }

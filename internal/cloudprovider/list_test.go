@@ -35,6 +35,7 @@ func TestListAndGet(t *testing.T) {
 	made := func(w *world) { w.fleet.states = []scaler.VMState{state(own, scaler.PhaseMade)} }
 	later := func(w *world) { w.clock.Step(time.Hour) }
 	seen := func(w *world) { w.snapshot.Hosts[0].Guests = append(w.snapshot.Hosts[0].Guests, guest(own)) }
+	cloned := func(w *world) { w.snapshot.Hosts[0].Guests = append(w.snapshot.Hosts[0].Guests, cloneOf(own)) }
 	plain := func(name string) func(*world) {
 		return func(w *world) {
 			g := guest(own)
@@ -66,6 +67,8 @@ func TestListAndGet(t *testing.T) {
 		{name: "made and not seen yet", edits: []func(*world){made}, list: "2000"},
 		{name: "deleted by hand", edits: []func(*world){made, later}, get: notFound},
 		{name: "deleted by hand, number a stranger's", edits: []func(*world){made, later, plain("accounting")}, get: notFound},
+		{name: "deleted by hand, but not its clone", edits: []func(*world){made, later, cloned}, get: notFound},
+		{name: "no file wants it and its clone", edits: []func(*world){cloned, seen}, list: "2000 2999"},
 		{name: "marker lost", edits: []func(*world){made, later, plain(own.Name)}, list: "2000"},
 		{name: "reserved for long", edits: []func(*world){func(w *world) {
 			w.fleet.states = []scaler.VMState{state(own, scaler.PhaseReserved)}

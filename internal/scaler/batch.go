@@ -151,11 +151,14 @@ func (w *Writer) leaving() map[fleet.Key]bool {
 func (w *Writer) addWakes(b *batch) {
 	now := w.scaler.config.Clock.Now()
 	change := b.change
-	running := map[fleet.Key]bool{}
-	for _, guest := range change.index().guests {
-		if guest.ClusterID == w.scaler.config.ClusterID && guest.Running {
-			running[fleet.Key(guest.Key)] = true
+	index := change.index()
+	leavesStopped := func(key fleet.Key) bool {
+		m := w.members[key]
+		if m == nil || !change.leaving[key] {
+			return false
 		}
+		guest, ours := index.of(&m.VM)
+		return !ours || !guest.Running
 	}
 	for _, m := range w.sorted() {
 		if !m.waking || m.leaving || m.Phase != PhaseReserved || !m.ready(change.from, now) {
@@ -165,7 +168,7 @@ func (w *Writer) addWakes(b *batch) {
 		if at < 0 {
 			continue
 		}
-		if slices.ContainsFunc(change.from.open[m.VM.Host].Woken, func(key fleet.Key) bool { return change.leaving[key] && !running[key] }) {
+		if slices.ContainsFunc(change.from.open[m.VM.Host].Woken, leavesStopped) {
 			continue
 		}
 		b.wakes = append(b.wakes, m.VM.Key)
@@ -540,18 +543,11 @@ func (w *Writer) batchBegun(b *batch, begun *begun, span trace.SpanContext) {
 func (w *Writer) hostApplied(ctx context.Context, b *batch, id string, result Result) {
 	result.Err = w.noteBackend(ctx, result.Host, result.Err)
 	logApplied(ctx, &result)
-	guests := map[fleet.Key]located{}
-	if result.Err != nil {
+	var guests guestIndex
+	conflict := &ConflictError{}
+	if result.Err != nil && !errors.As(result.Err, new(*StartedByHandError)) { // otherwise nothing was applied, and a guest that runs has no join data
 		guests = w.readGuests(ctx, b.change.Snapshot, result.Host)
-		conflict := &ConflictError{}
-		if errors.As(result.Err, &conflict) {
-			for i := range conflict.VMs {
-				delete(guests, conflict.VMs[i].Key)
-			}
-		}
-		if errors.As(result.Err, new(*StartedByHandError)) {
-			clear(guests) // nothing was applied, and a guest that runs has no join data
-		}
+		errors.As(result.Err, &conflict)
 	}
 	// The host stays busy until all this is recorded; otherwise a failed change would
 	// begin again at once. A step reads the whole fleet, so only a failure or a waiting request
@@ -588,8 +584,9 @@ func (w *Writer) hostApplied(ctx context.Context, b *batch, id string, result Re
 	}
 	for key, m := range w.members {
 		if m.VM.Host == result.Host {
-			guest, exists := guests[key]
-			w.vmApplied(m, b, result.Err, exists && m.complete(guest))
+			guest, ours := guests.of(&m.VM)
+			complete := ours && guest.host == result.Host && !hasKey(conflict.VMs, key) && m.complete(guest)
+			w.vmApplied(m, b, result.Err, complete)
 		}
 	}
 }
@@ -606,25 +603,17 @@ func (w *Writer) awaited(host topology.HostID) bool {
 	return false
 }
 
-// readGuests reads a host again and returns the guests on it that carry our marker, by
-// key; none if Proxmox cannot be read.
-func (w *Writer) readGuests(ctx context.Context, snapshot *topology.Snapshot, host topology.HostID) map[fleet.Key]located {
-	guests := map[fleet.Key]located{}
+// readGuests reads a host again and returns the guests; none if Proxmox cannot be read.
+func (w *Writer) readGuests(ctx context.Context, snapshot *topology.Snapshot, host topology.HostID) guestIndex {
 	live := w.scaler.region(host.Region).Live
 	if live == nil {
-		return guests
+		return guestIndex{}
 	}
 	now, err := live.Refresh(context.WithoutCancel(ctx), snapshot, []topology.HostName{host.Host})
 	if err != nil {
-		return guests
+		return guestIndex{}
 	}
-	index := indexGuests(now, w.scaler.config.ClusterID)
-	for _, guest := range index.guests {
-		if guest.host == host && guest.ClusterID == index.clusterID {
-			guests[fleet.Key(guest.Key)] = guest
-		}
-	}
-	return guests
+	return indexGuests(now, w.scaler.config.ClusterID)
 }
 
 // complete reports whether a VM's guest is in its desired state although the apply

@@ -268,7 +268,7 @@ func (v *hostView) imports(plan *tfjson.Plan) ([]fleet.VM, error) {
 			}
 			taken := &VMIDTakenError{VM: vm.Name, VMID: vm.VMID, Guest: guest.Name, Host: guest.host}
 			for _, other := range v.guests {
-				if v.is(other, &vm) {
+				if v.clone(other, &vm) {
 					taken.Copy, taken.CopyHost = fleet.VMID(other.VMID), other.host
 				}
 			}

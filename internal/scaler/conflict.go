@@ -90,7 +90,7 @@ func (v *hostView) conflicts(targets []guard.Target) (lost *ConflictError, rival
 		err := v.memoryFits(&vm)
 		shortOfMemory := true
 		for _, guest := range v.guests {
-			if shared := guest.Pins.Intersection(vm.CPUs); guest.host == v.id && (guest.Key != string(vm.Key) || v.clone(guest, &vm)) && !shared.IsEmpty() {
+			if shared := guest.Pins.Intersection(vm.CPUs); guest.host == v.id && !v.is(guest, &vm) && !shared.IsEmpty() {
 				err = &CPUsTakenError{VM: vm.Name, CPUs: shared, Guest: guest.Name, VMID: guest.VMID, Host: guest.host}
 				shortOfMemory = false
 				break
@@ -124,7 +124,7 @@ func (v *hostView) conflicts(targets []guard.Target) (lost *ConflictError, rival
 func (v *hostView) addressTaken(vm *fleet.VM) (located, error) {
 	for _, ip := range vm.Addresses() {
 		for _, guest := range v.guests {
-			if (guest.Key != string(vm.Key) || v.clone(guest, vm)) && slices.Contains(guest.Addresses, ip.String()) {
+			if !v.is(guest, vm) && slices.Contains(guest.Addresses, ip.String()) {
 				return guest, &AddressTakenError{VM: vm.Name, Address: ip.String(), Guest: guest.Name, VMID: guest.VMID, Host: guest.host}
 			}
 		}

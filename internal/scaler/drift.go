@@ -363,7 +363,7 @@ func (c *comparison) classifyForeign(found *VMDrift, guest located) {
 	found.Differences = []DriftDifference{{Attribute: "vm_id", File: vm.Name, Proxmox: fmt.Sprintf("guest %q without this VM's key", guest.Name)}}
 	found.Advice = fmt.Sprintf("numaform does not change that guest; the next apply creates the VM with another VMID; to remove its file instead, run `numaform remove %s`", vm.Name)
 	for _, other := range c.guests {
-		if c.is(other, vm) {
+		if c.clone(other, vm) {
 			found.Notes = append(found.Notes, fmt.Sprintf("guest %d (%s) on %s carries this VM's marker: it is a copy, or was restored under another VMID",
 				other.VMID, other.Name, other.host))
 			found.Advice = "check which of the two guests is the node, and remove the marker from the description of the other"

@@ -75,9 +75,9 @@ func (g guestIndex) with(vm *fleet.VM) (guest located, exists bool) {
 	return guest, exists
 }
 
-// is reports whether a guest is the VM, by its key: the VMID may have been reused.
+// is reports whether a guest is the VM: see fleet.VM.IsGuest.
 func (g guestIndex) is(guest located, vm *fleet.VM) bool {
-	return guest.ClusterID == g.clusterID && fleet.Key(guest.Key) == vm.Key
+	return vm.IsGuest(g.clusterID, guest.host.Region, &guest.Guest)
 }
 
 // of returns the guest that has a VM's VMID, and whether it provably is that VM.
@@ -86,9 +86,9 @@ func (g guestIndex) of(vm *fleet.VM) (guest located, exists bool) {
 	return guest, exists && g.is(guest, vm)
 }
 
-// clone reports whether a guest is a clone of the VM: it has the VM's key, but another VMID.
+// clone reports whether a guest is a clone of the VM: it has the VM's marker, but another VMID.
 func (g guestIndex) clone(guest located, vm *fleet.VM) bool {
-	return g.is(guest, vm) && (guest.host.Region != vm.Host.Region || guest.VMID != int(vm.VMID))
+	return guest.ClusterID == g.clusterID && fleet.Key(guest.Key) == vm.Key && !g.is(guest, vm)
 }
 
 // mayBe returns why a guest that is not provably the VM may still be it, or nil.
@@ -102,7 +102,7 @@ func (g guestIndex) mayBe(guest located, vm *fleet.VM) error {
 	return nil
 }
 
-// keys returns the keys of the cluster's guests.
+// keys returns the keys of the cluster's guests, including clones.
 func (g guestIndex) keys() map[fleet.Key]bool {
 	keys := map[fleet.Key]bool{}
 	for _, guest := range g.guests {
@@ -115,7 +115,8 @@ func (g guestIndex) keys() map[fleet.Key]bool {
 
 // reused returns the VMs that do not exist and whose VMID belongs to a guest without their
 // key. It omits VMs whose guest is on a host that is down, or only lacks the marker: that
-// guest may be the VM.
+// guest may be the VM. It also omits VMs whose marker another guest carries, because a user
+// must decide which of the two is the node: see VMIDTakenError.
 func (g guestIndex) reused(vms []fleet.VM) []fleet.VM {
 	alive := g.keys()
 	var lost []fleet.VM

@@ -65,7 +65,7 @@ func (w *Writer) mergeStandby(ctx context.Context, m *member, filed *fleet.VM, n
 // members. nodes contains the VMs that run as Nodes although their files declare standby.
 func (w *Writer) mergeFiles(ctx context.Context, from *reading, snapshot *topology.Snapshot, nodes map[fleet.Key]bool) {
 	now := w.scaler.config.Clock.Now()
-	alive := indexGuests(snapshot, w.scaler.config.ClusterID).keys()
+	index := indexGuests(snapshot, w.scaler.config.ClusterID)
 
 	// Add or update the members for the VMs in the fleet's files.
 	filed := map[fleet.Key]bool{}
@@ -88,7 +88,7 @@ func (w *Writer) mergeFiles(ctx context.Context, from *reading, snapshot *topolo
 		m.Changing = slices.Contains(from.open[vm.Host].Updated, vm.Key)
 		w.members[vm.Key] = m
 		w.mergeStandby(ctx, m, vm, nodes[vm.Key])
-		if alive[vm.Key] && !interrupted(from.open, vm.Host) && !slices.Contains(from.open[vm.Host].Woken, vm.Key) {
+		if _, exists := index.of(vm); exists && !interrupted(from.open, vm.Host) && !slices.Contains(from.open[vm.Host].Woken, vm.Key) {
 			w.set(m, PhaseMade, nil)
 		} else {
 			w.set(m, PhaseMaking, nil)
@@ -98,25 +98,21 @@ func (w *Writer) mergeFiles(ctx context.Context, from *reading, snapshot *topolo
 	// Add members for VMs whose removal an earlier run began.
 	for _, open := range from.open {
 		for _, vm := range open.Removed {
-			if w.members[vm.Key] == nil && !filed[vm.Key] && alive[vm.Key] {
+			if _, exists := index.of(&vm); exists && w.members[vm.Key] == nil && !filed[vm.Key] {
 				w.members[vm.Key] = &member{VMState: VMState{VM: vm, Phase: PhaseRemoving, Since: now, Made: true, Filed: true}, leaving: true}
 			}
 		}
 	}
 
-	w.mergeDeleted(filed, alive)
-}
-
-// mergeDeleted removes the VMs whose file was deleted. filed are the VMs with a file, and alive
-// those that exist.
-func (w *Writer) mergeDeleted(filed, alive map[fleet.Key]bool) {
+	// Remove the members whose file was deleted.
 	for key, m := range w.members {
-		switch {
-		case !m.Filed || m.moving || filed[key]:
-		case alive[key]:
+		if !m.Filed || m.moving || filed[key] {
+			continue
+		}
+		if _, exists := index.of(&m.VM); exists {
 			m.leaving = true
 			w.set(m, PhaseRemoving, m.Err)
-		default:
+		} else {
 			w.drop(key)
 		}
 	}
@@ -230,11 +226,10 @@ func (w *Writer) giveUpVanished(b *batch, joined map[fleet.Key]bool) {
 // a change, are being removed or are on a busy host.
 func (w *Writer) absent(from *reading, snapshot *topology.Snapshot) []*member {
 	index := indexGuests(snapshot, w.scaler.config.ClusterID)
-	alive := index.keys()
 	var absent []*member
 	for _, m := range w.sorted() {
 		_, listed := index.with(&m.VM)
-		if listed || alive[m.VM.Key] || m.moving || m.leaving || from.busy[m.VM.Host] {
+		if listed || m.moving || m.leaving || from.busy[m.VM.Host] {
 			continue
 		}
 		region := regionOf(snapshot, m.VM.Host.Region)

@@ -54,7 +54,7 @@ func (s *Scaler) backendConfig(change *Change, at places, host topology.HostID) 
 	index := change.index()
 	alive := 0
 	for _, vm := range on(change.Before.VMs, host) {
-		if guest, exists := index.with(&vm); exists && guest.Key == string(vm.Key) {
+		if _, ours := index.of(&vm); ours {
 			alive++
 		}
 	}

@@ -463,7 +463,7 @@ func (c *Change) hostsOf(host topology.HostID) []topology.HostName {
 	hosts := []topology.HostName{host.Host}
 	index := c.index()
 	for _, vm := range slices.Concat(on(c.Before.VMs, host), on(c.Removed, host)) {
-		if guest, exists := index.with(&vm); exists && fleet.Key(guest.Key) == vm.Key {
+		if guest, ours := index.of(&vm); ours {
 			hosts = append(hosts, guest.host.Host)
 		}
 	}

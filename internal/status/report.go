@@ -22,12 +22,12 @@ func New(clusterID string, current *fleet.Fleet, snapshot *topology.Snapshot, en
 	for i := range current.VMs {
 		vm := &current.VMs[i]
 		byHost[vm.Host] = append(byHost[vm.Host], *vm)
-		guests := existing[guestKey{region: vm.Host.Region, key: vm.Key}]
-		// A clone of a VM has the VM's key, too.
-		at := slices.IndexFunc(guests, func(guest foundGuest) bool { return guest.VMID == int(vm.VMID) })
 		var guest *foundGuest
-		if len(guests) > 0 {
-			guest = &guests[max(0, at)]
+		for _, found := range existing[vm.Key] {
+			if vm.IsGuest(clusterID, found.host.Region, found.Guest) {
+				guest = &found
+				break
+			}
 		}
 		state, drift := compare(vm, guest, snapshot)
 		one := VM{
@@ -153,26 +153,20 @@ func (r *Report) addProblems(snapshot *topology.Snapshot) {
 	}
 }
 
-// guestKey identifies a VM of the fleet in Proxmox.
-type guestKey struct {
-	region topology.RegionName
-	key    fleet.Key
-}
-
 // foundGuest is a guest with its host.
 type foundGuest struct {
 	*topology.Guest
 	host topology.HostID
 }
 
-// guestsOf returns the guests with the fleet's marker.
-func guestsOf(clusterID string, snapshot *topology.Snapshot) map[guestKey][]foundGuest {
-	found := map[guestKey][]foundGuest{}
+// guestsOf returns the guests with the fleet's marker, by their key.
+func guestsOf(clusterID string, snapshot *topology.Snapshot) map[fleet.Key][]foundGuest {
+	found := map[fleet.Key][]foundGuest{}
 	for i := range snapshot.Hosts {
 		host := &snapshot.Hosts[i]
 		for j := range host.Guests {
 			guest := &host.Guests[j]
-			key := guestKey{region: host.Region, key: fleet.Key(guest.Key)}
+			key := fleet.Key(guest.Key)
 			if guest.ClusterID == clusterID {
 				found[key] = append(found[key], foundGuest{Guest: guest, host: host.ID()})
 			}

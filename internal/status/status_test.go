@@ -14,26 +14,34 @@ import (
 // and that a clone of it, which has the same key, is not reported as the VM.
 func TestStates(t *testing.T) {
 	t.Parallel()
-	guest := func(cluster, key string) topology.Guest {
-		return topology.Guest{ClusterID: cluster, Key: key, Kind: topology.GuestVM, Running: true, VCPUs: 4, MemoryMiB: 8192}
-	}
-	clone, cloned := guest("prod", "cloned"), guest("prod", "cloned")
-	clone.VMID, clone.Running, clone.VCPUs = 150, false, 1
-	cloned.VMID = 7
-	snapshot := &topology.Snapshot{Hosts: []topology.Host{
-		{Region: "a", Name: "pve1", Online: true, Guests: []topology.Guest{guest("prod", "here"), guest("prod", "moved-2"), guest("other", "foreign"), clone}},
-		{Region: "a", Name: "pve2", Online: true, Guests: []topology.Guest{guest("prod", "moved"), guest("prod", "moved-2"), cloned}},
-		{Region: "a", Name: "pve3"},
-		{Region: "b", Name: "pve1", Online: true, Guests: []topology.Guest{guest("prod", "elsewhere")}},
-	}}
-	current := &fleet.Fleet{}
-	for _, vm := range []struct {
+	vms := []struct {
 		key  string
 		host topology.HostName
 	}{
 		{"here", "pve1"}, {"moved", "pve1"}, {"moved-2", "pve2"}, {"foreign", "pve1"}, {"elsewhere", "pve1"}, {"lost", "pve3"}, {"gone", "pve9"}, {"cloned", "pve2"},
-	} {
-		one := fleet.VM{Key: fleet.Key(vm.key), VMID: fleet.VMID(len(current.VMs)), Name: vm.key}
+		{"only a clone", "pve2"},
+	}
+	guest := func(cluster, key string) topology.Guest {
+		found := topology.Guest{ClusterID: cluster, Key: key, Kind: topology.GuestVM, Running: true, VCPUs: 4, MemoryMiB: 8192}
+		for i := range vms {
+			if vms[i].key == key {
+				found.VMID = 2000 + i
+			}
+		}
+		return found
+	}
+	clone, only := guest("prod", "cloned"), guest("prod", "only a clone")
+	clone.VMID, clone.Running, clone.VCPUs = 150, false, 1
+	only.VMID = 151
+	snapshot := &topology.Snapshot{Hosts: []topology.Host{
+		{Region: "a", Name: "pve1", Online: true, Guests: []topology.Guest{guest("prod", "here"), guest("prod", "moved-2"), guest("other", "foreign"), clone}},
+		{Region: "a", Name: "pve2", Online: true, Guests: []topology.Guest{guest("prod", "moved"), guest("prod", "moved-2"), guest("prod", "cloned"), only}},
+		{Region: "a", Name: "pve3"},
+		{Region: "b", Name: "pve1", Online: true, Guests: []topology.Guest{guest("prod", "elsewhere")}},
+	}}
+	current := &fleet.Fleet{}
+	for _, vm := range vms {
+		one := fleet.VM{Key: fleet.Key(vm.key), VMID: fleet.VMID(2000 + len(current.VMs)), Name: vm.key}
 		one.Host = topology.HostID{Region: "a", Host: vm.host}
 		one.VCPUs, one.MemoryMiB = 4, 8192
 		current.VMs = append(current.VMs, one)
@@ -49,6 +57,7 @@ func TestStates(t *testing.T) {
 	want := map[string]string{
 		"here": "running", "moved": "running, on a/pve2 instead of a/pve1", "moved-2": "running, on a/pve1 instead of a/pve2",
 		"foreign": "missing", "elsewhere": "missing", "lost": "unknown", "gone": "unknown", "cloned": "running",
+		"only a clone": "missing",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("states (-want +got):\n%s", diff)

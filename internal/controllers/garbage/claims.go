@@ -112,12 +112,12 @@ func (v *view) isVMless(claim *karpv1.NodeClaim, snapshot *topology.Snapshot) bo
 	if desired && state.Phase != scaler.PhaseMade {
 		return false
 	}
-	if found, _ := findGuest(snapshot, key, 0); found != nil {
-		return false
-	}
 	region, vmid, err := fleet.ParseProviderID(claim.Status.ProviderID)
 	if err != nil {
-		return !desired // no VM was ever created for it
+		// No VM was ever created for it, unless a guest has its key.
+		return !desired && !slices.ContainsFunc(snapshot.Hosts, func(host topology.Host) bool {
+			return slices.ContainsFunc(host.Guests, func(g topology.Guest) bool { return g.Key == string(key) })
+		})
 	}
 
 	// A missing guest is known not to exist only if the region's list is complete.

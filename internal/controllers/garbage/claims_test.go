@@ -27,6 +27,10 @@ func TestClaimWithoutVM(t *testing.T) {
 		{name: "another guest has the number", goes: true, set: func(w *world, vm fleet.VM) {
 			w.runs(vm, func(g *topology.Guest) { g.Key = "0123" })
 		}},
+		{name: "deleted by hand, but not its clone", goes: true, set: func(w *world, vm fleet.VM) {
+			w.wants(vm, scaler.PhaseMade, nil)
+			w.runs(vm, func(g *topology.Guest) { g.VMID = 150 })
+		}},
 		{name: "never woken", goes: true, set: func(w *world, vm fleet.VM) {
 			w.runs(vm)
 			vm.Standby = true

@@ -17,10 +17,12 @@ import (
 	nodeutils "sigs.k8s.io/karpenter/pkg/utils/node"
 
 	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/controllers/event"
 	"github.com/numaform/numaform/internal/logkey"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/scheduling"
+	"github.com/numaform/numaform/topology"
 )
 
 // joins reports why a Node never joined, and prevents an immediate retry with its class.
@@ -223,6 +225,19 @@ func (j *joins) fail(ctx context.Context, v *view, claim *karpv1.NodeClaim, what
 	log.FromContext(ctx).Info("node never joined", logkey.NodeClaim, claim.Name, logkey.NodeClass, class, logkey.Reason, why)
 }
 
+// findGuest returns the guest of a VM, and its host.
+func findGuest(snapshot *topology.Snapshot, clusterID string, vm *fleet.VM) (*topology.Guest, topology.HostID) {
+	for i := range snapshot.Hosts {
+		host := &snapshot.Hosts[i]
+		for j := range host.Guests {
+			if vm.IsGuest(clusterID, host.Region, &host.Guests[j]) {
+				return &host.Guests[j], host.ID()
+			}
+		}
+	}
+	return nil, topology.HostID{}
+}
+
 // diagnose returns why a Node did not join, as far as that is visible from outside the
 // guest.
 func (j *joins) diagnose(ctx context.Context, v *view, claim *karpv1.NodeClaim) string {
@@ -239,7 +254,7 @@ func (j *joins) diagnose(ctx context.Context, v *view, claim *karpv1.NodeClaim) 
 	if err != nil {
 		return "Proxmox cannot be queried for its VM: " + brief(err)
 	}
-	found, host := findGuest(snapshot, state.VM.Key, state.VM.VMID)
+	found, host := findGuest(snapshot, j.config.ClusterID, &state.VM)
 	node := v.nodes[state.VM.Name]
 	switch {
 	case found == nil:

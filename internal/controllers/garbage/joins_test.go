@@ -32,6 +32,10 @@ func TestNeverJoined(t *testing.T) {
 		{"making", func(w *world, vm fleet.VM) { w.wants(vm, scaler.PhaseMaking, nil) }, "still being created on lab/pve-1"},
 		{"waiting", func(w *world, vm fleet.VM) { w.wants(vm, scaler.PhaseRemoving, errors.New("PDB default/db")) }, "PDB default/db"},
 		{"vanished", func(w *world, vm fleet.VM) { w.wants(vm, scaler.PhaseMade, nil) }, "no longer exists in Proxmox"},
+		{"vanished, but not its clone", func(w *world, vm fleet.VM) {
+			w.wants(vm, scaler.PhaseMade, nil)
+			w.runs(vm, func(g *topology.Guest) { g.VMID = 150 })
+		}, "no longer exists in Proxmox"},
 		{"stopped", func(w *world, vm fleet.VM) { w.wants(vm, scaler.PhaseMade, nil); w.runs(vm, stopped) }, "is not running"},
 		{"silent", func(w *world, vm fleet.VM) { w.wants(vm, scaler.PhaseMade, nil); w.runs(vm) }, "qm terminal 2000"},
 		{"silent beside a clone", func(w *world, vm fleet.VM) {

@@ -16,7 +16,6 @@ import (
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/controllers/event"
 	"github.com/numaform/numaform/internal/scaler"
-	"github.com/numaform/numaform/topology"
 )
 
 // view is the input of one pass.
@@ -135,21 +134,6 @@ func (v *view) nodeBy(providerID string) *corev1.Node {
 		}
 	}
 	return nil
-}
-
-// findGuest returns the guest with the key, and its host. If several have it, because a clone
-// of a VM has the VM's key, it prefers the one with the VMID.
-func findGuest(snapshot *topology.Snapshot, key fleet.Key, vmid fleet.VMID) (found *topology.Guest, at topology.HostID) {
-	for i := range snapshot.Hosts {
-		host := &snapshot.Hosts[i]
-		for j := range host.Guests {
-			guest := &host.Guests[j]
-			if guest.Key == string(key) && key != "" && (found == nil || guest.VMID == int(vmid)) {
-				found, at = guest, host.ID()
-			}
-		}
-	}
-	return found, at
 }
 
 // The reasons of events.

@@ -153,11 +153,8 @@ func (s *Seeder) owned(ctx context.Context, vm *fleet.VM) proxmox.Owned {
 	}
 	for i := range snapshot.Hosts {
 		host := &snapshot.Hosts[i]
-		if host.Region != vm.Host.Region {
-			continue
-		}
 		for _, guest := range host.Guests {
-			if guest.VMID == int(vm.VMID) && guest.ClusterID == s.config.ClusterID && guest.Key == string(vm.Key) {
+			if vm.IsGuest(s.config.ClusterID, host.Region, &guest) {
 				owned.Host = host.Name
 			}
 		}
