@@ -131,7 +131,9 @@ func (g *giteaClient) Get(ctx context.Context, number int) (PullRequest, error) 
 
 // closedBy returns who closed a pull request, or "" if its first MaxReviews events do not
 // contain that. The events are those that changed since then, in the order of their creation:
-// whoever edits old comments moves the closing to a later page.
+// whoever edits old comments moves the closing to a later page. An empty page is not the end,
+// because Gitea omits comments on code and references that the user may not see from each page
+// (v1.26.0, routers/api/v1/repo/issue_comment.go, ListIssueCommentsAndTimeline).
 func (g *giteaClient) closedBy(ctx context.Context, number int, at time.Time) (string, error) {
 	since := url.Values{"since": {at.Format(time.RFC3339)}}
 	for page := 1; page <= MaxReviews/pageSize; page++ {
@@ -147,9 +149,6 @@ func (g *giteaClient) closedBy(ctx context.Context, number int, at time.Time) (s
 			if event.Type == "close" {
 				return event.User.Login, nil
 			}
-		}
-		if len(events) == 0 {
-			break
 		}
 	}
 	return "", nil
