@@ -104,6 +104,7 @@ func TestGitSubjects(t *testing.T) {
 	wake.Kind, wake.Woken = audit.KindWake, changed(0, 2000).Added
 	hand := changed(0)
 	hand.Kind = audit.KindByHand
+	unlock := audit.Change{ID: hand.ID, Time: hand.Time, ClusterID: hand.ClusterID, Kind: audit.KindRecovery, Outside: []string{"release of lock 7f3a"}}
 	for name, tt := range map[string]struct {
 		change audit.Change
 		want   string
@@ -112,6 +113,7 @@ func TestGitSubjects(t *testing.T) {
 		"undo":    {undo, "numaform: undo: remove a-2000 on pve-1"},
 		"wake":    {wake, "numaform: wake a-2000 on pve-1"},
 		"by hand": {hand, "numaform: adopt edits made by hand"},
+		"unlock":  {unlock, "numaform: record writes outside a plan"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
