@@ -18,7 +18,14 @@ func TestStates(t *testing.T) {
 		key  string
 		host topology.HostName
 	}{
-		{"here", "pve1"}, {"moved", "pve1"}, {"moved-2", "pve2"}, {"foreign", "pve1"}, {"elsewhere", "pve1"}, {"lost", "pve3"}, {"gone", "pve9"}, {"cloned", "pve2"},
+		{"here", "pve1"},
+		{"moved", "pve1"},
+		{"moved-2", "pve2"},
+		{"foreign", "pve1"},
+		{"elsewhere", "pve1"},
+		{"lost", "pve3"},
+		{"gone", "pve9"},
+		{"cloned", "pve2"},
 		{"only a clone", "pve2"},
 	}
 	guest := func(cluster, key string) topology.Guest {
