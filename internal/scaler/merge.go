@@ -104,7 +104,11 @@ func (w *Writer) mergeFiles(ctx context.Context, from *reading, snapshot *topolo
 		}
 	}
 
-	// Remove the members whose file was deleted.
+	w.mergeDeleted(filed, index)
+}
+
+// mergeDeleted removes the VMs whose file was deleted. filed are the VMs with a file.
+func (w *Writer) mergeDeleted(filed map[fleet.Key]bool, index guestIndex) {
 	for key, m := range w.members {
 		if !m.Filed || m.moving || filed[key] {
 			continue
