@@ -107,6 +107,7 @@ func TestWriterTrustsAFreshVM(t *testing.T) {
 	if states[0].VM.Key != fresh.Key {
 		t.Errorf("left is %+v, want the VM that was just created", states[0])
 	}
+	w.awaitGuest(t, int(fresh.VMID))
 	w.underWay(t)
 	w.exist(t, int(fresh.VMID), int(states[1].VM.VMID))
 }
