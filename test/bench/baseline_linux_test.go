@@ -22,8 +22,9 @@ import (
 	"github.com/numaform/numaform/internal/testenv"
 )
 
-// maxPlanGrowth is the maximum CPU time of a plan relative to a plan of the baseline.
-const maxPlanGrowth = 1.05
+// maxPlanGrowth is the maximum CPU time of a plan relative to a plan of the baseline, which does
+// not start the helper that restricts each process of the engine: see docs/adr/0015.
+const maxPlanGrowth = 1.15
 
 // measureVariable is the environment variable that makes this test binary run its arguments
 // as a program, and write the CPU time of the program and its children to the named file.
