@@ -440,8 +440,8 @@ func (v *hostView) stillFree(intent guard.Intent) error {
 		}
 	}
 	for _, target := range intent.Delete {
-		vm := v.removed[target.Address]
-		vm.Key = target.Key
+		vm := v.removed[target.Address] // no file may describe it any more
+		vm.Key, vm.VMID, vm.Host = target.Key, target.VMID, v.id
 		guest, exists := v.guests[guestID{v.id.Region, target.VMID}]
 		if !exists || v.is(guest, &vm) {
 			continue
