@@ -14,6 +14,7 @@ import (
 	"github.com/numaform/numaform/generator"
 	"github.com/numaform/numaform/internal/audit"
 	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/internal/statesim"
 	"github.com/numaform/numaform/internal/store"
 	"github.com/numaform/numaform/internal/testenv"
 	"github.com/numaform/numaform/state"
@@ -58,22 +59,29 @@ func TestLocks(t *testing.T) {
 	}
 }
 
+// lockable returns a scaler of a fleet with a VM on pve1, with its configuration, and the server
+// of its states.
+func lockable(t *testing.T) (s *scaler.Scaler, config scaler.Config, server *statesim.Server) {
+	t.Helper()
+	engine, err := state.FindEngine(t.Context(), state.EngineConfig{Binary: testenv.Engine(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server = testenv.HTTPState(t)
+	s = newScaler(t, func(c *scaler.Config) {
+		c.Engine, c.PluginDir, c.Actor = engine, testenv.PluginDir(t), "root@pve-9"
+		c.Backend = fleet.Backend{Type: "http", Config: map[string]string{"address": server.URL}}
+		config = *c
+	}, vm(pve1, 2000))
+	return s, config, server
+}
+
 // TestUnlock checks that Unlock releases a lock only after an agreement, and only the lock
 // that was agreed to, of nodes and of templates, and the errors for states that the fleet does
 // not have.
 func TestUnlock(t *testing.T) {
 	t.Parallel()
-	engine, err := state.FindEngine(t.Context(), state.EngineConfig{Binary: testenv.Engine(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := testenv.HTTPState(t)
-	var config scaler.Config
-	s := newScaler(t, func(c *scaler.Config) {
-		c.Engine, c.PluginDir = engine, testenv.PluginDir(t)
-		c.Backend = fleet.Backend{Type: "http", Config: map[string]string{"address": server.URL}}
-		config = *c
-	}, vm(pve1, 2000))
+	s, config, server := lockable(t)
 	address := server.URL + "/" + generator.StateName(clusterID, pve1)
 	var seen []string
 	unlock := func(u scaler.Unlocking, agree func() error) error {
@@ -157,17 +165,7 @@ func (u unwritable) Begin(context.Context, store.Revision, generator.Files, audi
 // cannot be written prevents no release.
 func TestUnlockRecorded(t *testing.T) {
 	t.Parallel()
-	engine, err := state.FindEngine(t.Context(), state.EngineConfig{Binary: testenv.Engine(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := testenv.HTTPState(t)
-	var config scaler.Config
-	s := newScaler(t, func(c *scaler.Config) {
-		c.Engine, c.PluginDir, c.Actor = engine, testenv.PluginDir(t), "root@pve-9"
-		c.Backend = fleet.Backend{Type: "http", Config: map[string]string{"address": server.URL}}
-		config = *c
-	}, vm(pve1, 2000))
+	s, config, server := lockable(t)
 	address := server.URL + "/" + generator.StateName(clusterID, pve1)
 	sealed := config.Store.(*store.Sealed)
 	files, revision, err := sealed.Read(t.Context())
