@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"k8s.io/utils/clock"
+
+	"github.com/numaform/numaform/internal/scheduling"
 )
 
 // Batch exports batch.
@@ -38,3 +40,6 @@ func (c *Controller) ProvisionAtPause(ctx context.Context) (waits bool, err erro
 	_, err = c.wakeEarly(ctx)
 	return c.batch.burst != nil, err
 }
+
+// Refill returns the new VMs of a decision that may be created now.
+func (c *Controller) Refill(d *scheduling.Decision) []scheduling.Placed { return c.refill(d) }

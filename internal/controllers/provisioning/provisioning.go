@@ -109,8 +109,8 @@ type Controller struct {
 	batch  *batch
 	// unneeded records since when each standby VM has been spare or outdated.
 	unneeded map[fleet.Key]time.Time
-	// lastWake is the time of the last wake of a standby VM.
-	lastWake time.Time
+	// lastWake is the time of the last wake of a standby VM, by NodePool.
+	lastWake map[string]time.Time
 
 	// mu guards the fields below.
 	mu sync.Mutex
@@ -129,7 +129,9 @@ func New(config Config) *Controller {
 	if config.Evacuated == nil {
 		config.Evacuated = func() []topology.HostID { return nil }
 	}
-	return &Controller{config: config, batch: newBatch(config.Clock, config.BatchIdle, config.BatchMax)}
+	return &Controller{
+		config: config, batch: newBatch(config.Clock, config.BatchIdle, config.BatchMax), lastWake: map[string]time.Time{},
+	}
 }
 
 // Name returns the controller's name.

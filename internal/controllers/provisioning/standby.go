@@ -35,8 +35,9 @@ import (
 const ReasonInvalidReserve = "InvalidReserve"
 
 const (
-	// refillAfter is the time from the last wake until standby VMs are created. A host
-	// takes one change at a time, so the next wake there would wait for the clone.
+	// refillAfter is the time from the last wake of a NodePool's standby VM until standby VMs
+	// are created for it. A host takes one change at a time, so the next wake there would
+	// wait for the clone.
 	refillAfter = 30 * time.Second
 	// spareFor is how long a standby VM must be unneeded or outdated before it is removed
 	// or replaced, so that a CapacityBuffer or a host that changes back and forth does not
@@ -252,20 +253,22 @@ func (c *Controller) removeSpare(ctx context.Context, d *scheduling.Decision, st
 	c.unneeded = since
 }
 
-// refill returns the new VMs that may be created now: nodes, and standby VMs only if no
-// VM was woken for a while.
+// refill returns the new VMs that may be created now: nodes, and standby VMs of NodePools
+// without a wake for a while. Other NodePools do not wait: their pending ScalePlans would
+// change because of each wake.
 func (c *Controller) refill(d *scheduling.Decision) []scheduling.Placed {
 	now := c.config.Clock.Now()
-	if len(d.Woken) > 0 {
-		c.lastWake = now
+	for i := range d.Woken {
+		c.lastWake[d.Woken[i].VM.Pool] = now
 	}
-	wait := refillAfter - now.Sub(c.lastWake)
-	if wait <= 0 {
-		return d.New
+	var ready []scheduling.Placed
+	for i := range d.New {
+		placed := &d.New[i]
+		if wait := refillAfter - now.Sub(c.lastWake[placed.NodePool]); placed.Standby && wait > 0 {
+			c.batch.triggerIn(wait)
+			continue
+		}
+		ready = append(ready, *placed)
 	}
-	nodes := slices.DeleteFunc(slices.Clone(d.New), func(placed scheduling.Placed) bool { return placed.Standby })
-	if len(nodes) < len(d.New) {
-		c.batch.triggerIn(wait)
-	}
-	return nodes
+	return ready
 }

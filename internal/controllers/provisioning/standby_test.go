@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,6 +19,7 @@ import (
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/controllers/provisioning"
+	"github.com/numaform/numaform/internal/scheduling"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -150,6 +152,31 @@ func TestStandbyBuffer(t *testing.T) {
 	}
 	if len(w.writer.removed) != 2 {
 		t.Errorf("removed %v, want both standby VMs", w.writer.removed)
+	}
+}
+
+// TestRefillWaitsForItsPool checks that a wake delays only the standby VMs of its NodePool.
+// Other NodePools' VMs could be part of a ScalePlan that waits for approval, and each wake
+// would change that ScalePlan.
+func TestRefillWaitsForItsPool(t *testing.T) {
+	t.Parallel()
+	w := standbyWorld(t, 1, poolOfTwo)
+	d := &scheduling.Decision{New: []scheduling.Placed{
+		{NodePool: "woken"}, {NodePool: "woken", Standby: true}, {NodePool: "other"}, {NodePool: "other", Standby: true},
+	}}
+	d.Woken = []scheduling.Woken{{VM: fleet.VM{Spec: fleet.Spec{Pool: "woken"}}}}
+	ready := []scheduling.Placed{d.New[0], d.New[2], d.New[3]}
+	if diff := cmp.Diff(ready, w.Refill(d)); diff != "" {
+		t.Errorf("with the wake (-want +got):\n%s", diff)
+	}
+	d.Woken = nil
+	w.step(29 * time.Second)
+	if diff := cmp.Diff(ready, w.Refill(d)); diff != "" {
+		t.Errorf("29 seconds later (-want +got):\n%s", diff)
+	}
+	w.step(time.Second)
+	if diff := cmp.Diff(d.New, w.Refill(d)); diff != "" {
+		t.Errorf("30 seconds later (-want +got):\n%s", diff)
 	}
 }
 
