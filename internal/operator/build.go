@@ -65,7 +65,7 @@ type builder struct {
 	events     record.EventRecorder
 	recorder   events.Recorder
 	// live is a client that bypasses the cache.
-	live client.Client
+	live client.WithWatch
 	// cluster reads from the cache, liveCluster from the API server.
 	cluster, liveCluster *scheduling.Cluster
 	types                []scheduling.InstanceType
@@ -94,7 +94,7 @@ func (c *Controller) build(ctx context.Context) (*parts, error) {
 	if b.manager, err = newManager(ctx, &c.settings, c.config.Intervals, b.election, karpenter); err != nil {
 		return nil, err
 	}
-	if b.live, err = client.New(c.settings.Rest, client.Options{Scheme: scheme.Scheme}); err != nil {
+	if b.live, err = client.NewWithWatch(c.settings.Rest, client.Options{Scheme: scheme.Scheme}); err != nil {
 		return nil, fmt.Errorf("reaching the cluster: %w", err)
 	}
 	if b.types, err = c.config.InstanceTypes(); err != nil {

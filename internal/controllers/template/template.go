@@ -19,6 +19,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/utils/clock"
 	controllerruntime "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -36,12 +38,11 @@ import (
 )
 
 const (
-	// period is the interval between checks. ProxmoxTemplates are read without a watch, so
-	// that the controller also runs in a cluster in which their definition is not installed
-	// yet.
+	// period is the interval between checks while templates change.
 	period = 5 * time.Second
-	// absent is the interval between checks while the definition is not installed.
-	absent = time.Minute
+	// rest is the interval between checks while all templates are ready, or the definition of
+	// ProxmoxTemplates is not installed.
+	rest = time.Minute
 	// maxMessage limits the message of a template in the status.
 	maxMessage = 1024
 	// maxUsers limits the number of VMs that a message names.
@@ -66,8 +67,9 @@ type Fleet interface {
 
 // Config configures a Controller.
 type Config struct {
-	// Client reads and writes without a cache.
-	Client   client.Client
+	// Client reads and writes without a cache, which would require the definition of
+	// ProxmoxTemplates when the controller starts.
+	Client   client.WithWatch
 	Recorder events.Recorder
 	Fleet    Fleet
 	// Snapshot returns the current snapshot of Proxmox. Do not modify it.
@@ -99,22 +101,24 @@ func (c *Controller) Reconcile(ctx context.Context) (reconciler.Result, error) {
 	var list v1alpha1.ProxmoxTemplateList
 	err := c.config.Client.List(ctx, &list)
 	if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
-		return reconciler.Result{RequeueAfter: absent}, nil
+		return reconciler.Result{RequeueAfter: rest}, nil
 	}
 	if err != nil {
 		return reconciler.Result{}, fmt.Errorf("listing %ss: %w", v1alpha1.KindProxmoxTemplate, err)
 	}
 	if len(list.Items)+len(c.known) == 0 {
-		return reconciler.Result{RequeueAfter: period}, nil
+		return c.wait(ctx, list.ResourceVersion), nil
 	}
 	snapshot, err := c.config.Snapshot(ctx)
 	if err != nil {
 		return reconciler.Result{}, err
 	}
 	exists := map[string]bool{}
+	settled := true
 	var errs []error
 	for i := range list.Items {
 		exists[list.Items[i].Name] = true
+		settled = settled && isReady(&list.Items[i])
 		err := c.reconcile(ctx, &list.Items[i], snapshot)
 		if client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
 			errs = append(errs, err)
@@ -126,7 +130,40 @@ func (c *Controller) Reconcile(ctx context.Context) (reconciler.Result, error) {
 		}
 	}
 	c.known = exists
-	return reconciler.Result{RequeueAfter: period}, errors.Join(errs...)
+	err = errors.Join(errs...)
+	for i := range list.Items {
+		settled = settled && isReady(&list.Items[i])
+	}
+	if err != nil || !settled {
+		return reconciler.Result{RequeueAfter: period}, err
+	}
+	return c.wait(ctx, list.ResourceVersion), nil
+}
+
+// isReady reports whether the templates of a ProxmoxTemplate are ready, by its status.
+func isReady(pt *v1alpha1.ProxmoxTemplate) bool {
+	return pt.DeletionTimestamp.IsZero() && pt.StatusConditions().Root().IsTrue()
+}
+
+// wait waits until a ProxmoxTemplate changes after a version of the list, or for rest.
+func (c *Controller) wait(ctx context.Context, version string) reconciler.Result {
+	later := reconciler.Result{RequeueAfter: period}
+	timer := c.config.Clock.NewTimer(rest)
+	defer timer.Stop()
+	changes, err := c.config.Client.Watch(ctx, &v1alpha1.ProxmoxTemplateList{}, &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: version}})
+	if err != nil {
+		return later // the role of an earlier version does not allow it
+	}
+	defer changes.Stop()
+	select {
+	case change, open := <-changes.ResultChan():
+		if !open || change.Type == watch.Error {
+			return later
+		}
+	case <-timer.C():
+	case <-ctx.Done():
+	}
+	return reconciler.Result{RequeueAfter: singleton.RequeueImmediately}
 }
 
 // reconcile requests the templates of one ProxmoxTemplate, and writes its status.
