@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/log"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/controllers/disruption"
 
 	"github.com/numaform/numaform/api/v1alpha1"
@@ -22,16 +23,37 @@ type candidacy struct{ by, key string }
 // Methods wraps Karpenter's disruption methods with approval: a command that needs
 // approval is not started, so no node is tainted, until the same command has been
 // approved. It calls build twice, because a method remembers that it found nothing to do:
-// one set handles the NodePools that need no approval, the other, less often, the
-// NodePools that do, so that a pending command does not hide others.
-func (a *Approvals) Methods(build func() []disruption.Method) []disruption.Method {
-	var methods []disruption.Method
-	for _, manual := range []bool{false, true} {
-		for _, inner := range build() {
-			methods = append(methods, &method{Method: inner, approvals: a, manual: manual})
+// the methods in free handle the NodePools that need no approval, those in held, less often,
+// the NodePools that do, so that a pending command does not hide others.
+func (a *Approvals) Methods(build func() []disruption.Method) (free, held []disruption.Method) {
+	wrap := func(manual bool) []disruption.Method {
+		methods := build()
+		for i, inner := range methods {
+			methods[i] = &method{Method: inner, approvals: a, manual: manual}
+		}
+		return methods
+	}
+	return wrap(false), wrap(true)
+}
+
+// AnyManual reports whether changes of any NodePool need approval.
+func (a *Approvals) AnyManual(ctx context.Context) (bool, error) {
+	known, err := a.readPools(ctx)
+	if err != nil {
+		return false, err
+	}
+	for _, pool := range known {
+		if a.manual(pool) {
+			return true, nil
 		}
 	}
-	return methods
+	return false, nil
+}
+
+// manual reports whether a NodePool's scale-ups or scale-downs need approval. A disruption
+// can contain both.
+func (a *Approvals) manual(pool *karpv1.NodePool) bool {
+	return a.modeOf(pool, v1alpha1.ScaleDown) == ModeManual || a.modeOf(pool, v1alpha1.ScaleUp) == ModeManual
 }
 
 // method is one of Karpenter's methods, restricted to the NodePools that need approval or
@@ -71,10 +93,9 @@ func (m *method) requestedBy() string {
 // candidates of static NodePools.
 func (m *method) ShouldDisrupt(ctx context.Context, candidate *disruption.Candidate) bool {
 	a := m.approvals
-	manual := a.modeOf(candidate.NodePool, v1alpha1.ScaleDown) == ModeManual || a.modeOf(candidate.NodePool, v1alpha1.ScaleUp) == ModeManual
 	// Static NodePools reserve replacements as soon as a command is computed, so their
 	// commands cannot wait.
-	if manual != m.manual || (m.manual && candidate.OwnedByStaticNodePool()) || !m.Method.ShouldDisrupt(ctx, candidate) {
+	if a.manual(candidate.NodePool) != m.manual || (m.manual && candidate.OwnedByStaticNodePool()) || !m.Method.ShouldDisrupt(ctx, candidate) {
 		return false
 	}
 	if m.manual {

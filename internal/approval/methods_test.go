@@ -93,14 +93,14 @@ func (s *shop) stock(vms ...fleet.VM) {
 func (s *shop) build() {
 	s.Helper()
 	var inner []*emptiness
-	methods := s.approvals.Methods(func() []disruption.Method {
+	free, held := s.approvals.Methods(func() []disruption.Method {
 		inner = append(inner, &emptiness{})
 		return []disruption.Method{inner[len(inner)-1]}
 	})
-	if len(methods) != 2 {
-		s.Fatalf("%d methods", len(methods))
+	if len(free) != 1 || len(held) != 1 {
+		s.Fatalf("%d and %d methods", len(free), len(held))
 	}
-	s.free, s.held, s.freeInner, s.heldInner = methods[0], methods[1], inner[0], inner[1]
+	s.free, s.held, s.freeInner, s.heldInner = free[0], held[0], inner[0], inner[1]
 }
 
 // worker returns a VM of a pool.

@@ -311,7 +311,7 @@ func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, err
 	b.numbers.Store(registry)
 	b.observer.Store(observer)
 
-	list := append(core.watchers(), core.controllers(ctx, approvals.Methods)...)
+	list := append(core.watchers(), core.controllers(ctx, approvals)...)
 	list = append(list, core.observability(ctx)...)
 	list = append(list, core.gated(ctx, provisioner.Trigger)...)
 	list = append(list, collector.Controllers()...)

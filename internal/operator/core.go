@@ -127,14 +127,14 @@ func (c *core) watchers() []controller.Controller {
 // controllers returns the controllers that Karpenter v1.14.1 runs without feature gates,
 // except the watchers, the controllers that serve metrics, its provisioner and the
 // provisioner's triggers, which numaform replaces. The provisioner is still created,
-// because disruption uses it to simulate a cluster with fewer nodes. wrap may block
-// disruption.
-func (c *core) controllers(ctx context.Context, wrap func(func() []disruption.Method) []disruption.Method) []controller.Controller {
+// because disruption uses it to simulate a cluster with fewer nodes. Its commands may need
+// approval.
+func (c *core) controllers(ctx context.Context, approvals *approval.Approvals) []controller.Controller {
 	provisioner := karpprovisioning.NewProvisioner(c.client, c.recorder, c.provider, c.state, c.clock, c.devices, c.virtual)
 	evictions := terminator.NewQueue(c.client, c.recorder)
 	queue := disruption.NewQueue(c.client, c.recorder, c.state, c.clock, provisioner)
 	floored := nodepool.WithFloors(c.client, c.state)
-	methods := wrap(func() []disruption.Method {
+	free, held := approvals.Methods(func() []disruption.Method {
 		methods := disruption.NewMethods(c.clock, c.state, floored, provisioner, c.provider, c.recorder, queue)
 		return slices.DeleteFunc(methods, func(method disruption.Method) bool {
 			_, static := method.(*disruption.StaticDrift)
@@ -144,7 +144,9 @@ func (c *core) controllers(ctx context.Context, wrap func(func() []disruption.Me
 	health := nodepoolhealth.NewState()
 	return []controller.Controller{
 		evictions, queue,
-		c.paced("disruption", disruption.NewController(c.clock, floored, provisioner, c.provider, c.recorder, c.state, queue, c.cost, disruption.WithMethods(methods...))),
+		c.paced("disruption", newDisruptions(c.client, approvals.AnyManual, free, held, func(methods ...disruption.Method) *disruption.Controller {
+			return disruption.NewController(c.clock, floored, provisioner, c.provider, c.recorder, c.state, queue, c.cost, disruption.WithMethods(methods...))
+		})),
 		poolhash.NewController(c.client, c.provider),
 		&expiry{
 			inner:  expiration.NewController(c.clock, c.client, c.provider),

@@ -6,6 +6,8 @@ import (
 
 	"github.com/awslabs/operatorpkg/reconciler"
 	"github.com/prometheus/client_golang/prometheus"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/karpenter/pkg/controllers/disruption"
 
 	"github.com/numaform/numaform/state"
 )
@@ -36,3 +38,14 @@ func (c *Config) BackendLogin(environ []string, cluster Kubeconfig) (state.Kubec
 
 // FileFix returns the fix for an error of the file with a key's value.
 func FileFix(err error, key string) string { return fileFix(err, key) }
+
+// NewDisruptions returns Karpenter's disruption loop without the methods that cannot have
+// candidates.
+func NewDisruptions(
+	reader client.Reader, approval func(context.Context) (bool, error), free, held []disruption.Method,
+	build func(methods ...disruption.Method) *disruption.Controller,
+) interface {
+	Reconcile(ctx context.Context) (reconciler.Result, error)
+} {
+	return newDisruptions(reader, approval, free, held, build)
+}
