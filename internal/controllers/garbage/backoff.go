@@ -2,6 +2,7 @@ package garbage
 
 import (
 	"errors"
+	"maps"
 	"sync"
 	"time"
 
@@ -40,13 +41,13 @@ type failing struct {
 // so it does not double the duration.
 func (b *backoff) close(class string, offerings []scheduling.OfferingSelector, now time.Time) time.Time {
 	b.mu.Lock()
-	f := b.classes[class]
+	maps.DeleteFunc(b.classes, func(_ string, f failing) bool { return now.Sub(f.until) >= forgetAfter })
+	f, again := b.classes[class]
 	until := now.Add(f.duration)
-	if f.duration == 0 || !now.Before(f.until) {
-		if f.duration == 0 || now.Sub(f.until) >= forgetAfter {
+	if !now.Before(f.until) {
+		f.duration = min(2*f.duration, longestClosing)
+		if !again {
 			f.duration = firstClosing
-		} else {
-			f.duration = min(2*f.duration, longestClosing)
 		}
 		until = now.Add(f.duration)
 		f.until = until
