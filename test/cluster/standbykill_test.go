@@ -21,7 +21,9 @@ import (
 // wakeSteps returns the steps of a wake in order.
 func wakeSteps() []killStep {
 	return []killStep{
+		{name: "NodeClaim of a wake created, change not begun", withDisk: true, arm: seen(claimWithoutChange)},
 		{name: "during plan of a wake", arm: holdEngine("hold", "plan")},
+		{name: "wake begun, seed not uploaded", arm: holdCall(pvesim.Fault{Method: "POST", Path: `/upload$`}, byNumaform), after: wantBegun},
 		{name: "wake begun, not applied", withDisk: true, arm: holdEngine("hold", "apply"), after: wantBegun},
 		{name: "configured, not started", arm: holdCall(pvesim.Fault{Method: "POST", Path: `/status/start$`}, byProvider)},
 		{name: "woken, state not written", withDisk: true, arm: holdCall(pvesim.Fault{Method: "POST", Path: `/status/start$`, After: true}, byProvider)},
@@ -57,7 +59,7 @@ func standbySteps() []killStep {
 func TestKillControllerWithStandby(t *testing.T) {
 	wakes, creations := wakeSteps(), standbySteps()
 	if !enginetest.EveryCase() {
-		wakes, creations = wakes[3:4], creations[2:3]
+		wakes, creations = wakes[5:6], creations[2:3]
 	}
 	s := newScene(t, worldConfig{
 		args:   []string{"--leader-elect=false", "--feature-gates", "CapacityBuffer=true"},
