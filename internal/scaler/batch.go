@@ -171,6 +171,11 @@ func (w *Writer) addWakes(b *batch) {
 		if slices.ContainsFunc(change.from.open[m.VM.Host].Woken, leavesStopped) {
 			continue
 		}
+		if guest, ours := index.of(&m.VM); ours && guest.host != m.VM.Host {
+			// It was moved after the decision. The plan would fail, also for the other VMs.
+			w.set(m, PhaseFailed, &MovedError{VM: m.VM.Name, Host: m.VM.Host, Now: guest.host})
+			continue
+		}
 		b.wakes = append(b.wakes, m.VM.Key)
 		change.After.VMs[at] = m.VM
 		change.Woken = append(change.Woken, m.VM)

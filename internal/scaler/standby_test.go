@@ -274,6 +274,36 @@ func TestWriterRecoversAWake(t *testing.T) {
 	}
 }
 
+// TestWriterWakesNoMovedVM wakes two standby VMs after another client moved one of them: no
+// plan can start that one, so it fails, and the other one is woken. The withdrawn VM is a
+// standby VM again.
+func TestWriterWakesNoMovedVM(t *testing.T) {
+	t.Parallel()
+	moves, stays := vm(pve1, 2000), vm(pve1, 2001)
+	moves.Standby, stays.Standby = true, true
+	there := snapshot(stopped(guestOf(moves)), stopped(guestOf(stays)))
+	writer := scaler.NewWriter(newScaler(t, nil, moves, stays), scaler.WriterConfig{
+		Snapshot: func(context.Context) (*topology.Snapshot, error) { return there, nil },
+	})
+	writer.NextBatch(t)
+	if _, err := writer.Wake(t.Context(), moves.Key, stays.Key); err != nil {
+		t.Fatal(err)
+	}
+	there = snapshot(stopped(guestOf(stays)))
+	there.Hosts[1].Guests = []topology.Guest{stopped(guestOf(moves))}
+	if woken := writer.NextBatch(t).Wakes(); len(woken) != 1 || woken[0] != stays.Key {
+		t.Errorf("wakes %v, want only %s", woken, stays.Name)
+	}
+	state, _ := writer.VM(moves.Key)
+	if moved := new(scaler.MovedError); state.Phase != scaler.PhaseFailed || !errors.As(state.Err, &moved) || moved.VM != moves.Name || moved.Now != pve2 {
+		t.Errorf("phase %s, error %v: want that %s is now on %s", state.Phase, state.Err, moves.Name, pve2)
+	}
+	writer.Remove(moves.Key)
+	if state, _ := writer.VM(moves.Key); !state.VM.Standby || state.Phase != scaler.PhaseMade {
+		t.Errorf("after its removal, it is %+v", state)
+	}
+}
+
 // TestRecordedVMsWereWoken checks that the history returns a woken VM as no longer on
 // standby, so that an adoption after the loss of its file does not make it a standby VM.
 func TestRecordedVMsWereWoken(t *testing.T) {

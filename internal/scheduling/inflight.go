@@ -24,6 +24,9 @@ const newVMIDs = 1_000_000_000
 type inflight struct {
 	fleet.VM
 	claim *karpv1.NodeClaim
+	// home is the host in an existing VM's file, which differs from the VM's host if another
+	// client moved the VM.
+	home topology.HostID
 	// phase is the phase that requested the VM, if this decision adds it.
 	phase int
 	// lost is set if the VM's host is down, or is unusable and does not list the VM: no pod
@@ -239,6 +242,7 @@ func (l *locator) newExisting(vm fleet.VM, pools pools, types []InstanceType) *i
 		}
 	}
 	existing := newInflight(vm, pools, types)
+	existing.home = planned
 
 	// The VM is created, or re-created, with another VMID if an unmanaged guest has taken
 	// its own.

@@ -61,17 +61,7 @@ func (s *session) prepareStandby(locator *locator) {
 	replacing := map[string]bool{}
 	for _, vm := range s.state.standby {
 		p := s.pools.find(vm.Pool)
-		switch {
-		case p == nil:
-			vm.outdated = fmt.Sprintf("its NodePool %s no longer exists", vm.Pool)
-		case p.class == nil:
-			vm.outdated = fmt.Sprintf("its %s %s no longer exists", v1alpha1.KindProxmoxNodeClass, vm.NodeClass)
-		case !p.class.invalid():
-			vm.outdated = p.outdated(&vm.VM)
-		}
-		if slices.Contains(s.request.Evacuated, vm.Host) {
-			vm.outdated = "its host is being evacuated"
-		}
+		vm.outdated = s.whyOutdated(vm, p)
 		if vm.outdated != "" && !replacing[vm.Pool] && !s.request.Keep[vm.Key] {
 			replacing[vm.Pool] = true
 			vm.retiring = true
@@ -80,6 +70,24 @@ func (s *session) prepareStandby(locator *locator) {
 		vm.wakeable = p != nil && p.problem == "" && vm.outdated == "" && !vm.lost && !s.request.Unready[vm.Key] &&
 			locator.stopped[id] && !s.closed.byRequest(offering{pool: vm.Pool, instanceType: vm.InstanceType, host: vm.Host})
 	}
+}
+
+// whyOutdated returns why a standby VM of a NodePool, which may be nil, must be replaced, or
+// "".
+func (s *session) whyOutdated(vm *inflight, p *pool) string {
+	switch {
+	case slices.Contains(s.request.Evacuated, vm.Host):
+		return "its host is being evacuated"
+	case p == nil:
+		return fmt.Sprintf("its NodePool %s no longer exists", vm.Pool)
+	case p.class == nil:
+		return fmt.Sprintf("its %s %s no longer exists", v1alpha1.KindProxmoxNodeClass, vm.NodeClass)
+	case vm.Host != vm.home:
+		return fmt.Sprintf("it was moved from host %s to host %s", vm.home, vm.Host)
+	case p.class.invalid():
+		return ""
+	}
+	return p.outdated(&vm.VM)
 }
 
 // outdated returns why the class or the NodePool would no longer create this VM, or "".

@@ -73,10 +73,13 @@ func (v *view) affectedOfferings(vm fleet.VM, err error) []scheduling.OfferingSe
 		vmid   *scaler.VMIDTakenError
 		cpus   *scaler.CPUsTakenError
 		taken  *scaler.AddressTakenError
+		moved  *scaler.MovedError
 	)
 	switch {
 	case errors.As(err, &vmid), errors.As(err, &cpus), errors.As(err, &taken):
 		return nil // the next attempt uses another VMID, or avoids the CPUs and addresses in use
+	case errors.As(err, &moved) && moved.VM == vm.Name:
+		return nil // the next attempt uses another VM
 	case errors.As(err, &down), errors.As(err, &lost), errors.As(err, &locked), errors.As(err, &plan):
 		return []scheduling.OfferingSelector{{Host: vm.Host}}
 	case errors.As(err, &pins), scaler.StorageFull(err):

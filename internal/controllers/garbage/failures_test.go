@@ -15,6 +15,7 @@ import (
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/scheduling"
 	"github.com/numaform/numaform/state"
+	"github.com/numaform/numaform/topology"
 )
 
 // exact selects the offering of one VM.
@@ -60,6 +61,31 @@ func TestVMThatSomebodyRemoved(t *testing.T) {
 	w.wantEvents("NodeClaim/workers-2000 VMGone: vm workers-2000: guest 2000 no longer exists in Proxmox", "NodePool/workers VMGone: ")
 	if closed := w.unavailable.take(); len(closed) != 0 {
 		t.Errorf("closed %v", closed)
+	}
+}
+
+// TestMovedVMClosesNothing checks that a standby VM that cannot be woken because another
+// client moved it makes no offering unavailable: its host is as good as before. If the plan
+// of a host fails because another VM of the host was moved, the next plan fails as well.
+func TestMovedVMClosesNothing(t *testing.T) {
+	for moved, want := range map[string][]scheduling.OfferingSelector{"workers-2000": nil, "workers-2001": {{Host: pve1()}}} {
+		t.Run(moved, func(t *testing.T) {
+			w := newWorld(t)
+			vm := newVM(2000)
+			w.pool("workers", "class")
+			w.claim(vm)
+			now := topology.HostID{Region: "lab", Host: "pve-2"}
+			w.wants(vm, scaler.PhaseFailed, &scaler.PlanError{Host: pve1(), Err: &scaler.MovedError{VM: moved, Host: pve1(), Now: now}})
+			w.look("failures")
+			w.wantFate(vm.Name, "deleting")
+			var got []scheduling.OfferingSelector
+			for _, closed := range w.unavailable.take() {
+				got = append(got, closed.OfferingSelector)
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("closed (-want +got):\n%s", diff)
+			}
+		})
 	}
 }
 
