@@ -215,7 +215,7 @@ func (h *hostCheck) unavailable() string {
 // if the other one is newer.
 func (h *hostCheck) checkTemplate(snapshot *topology.Snapshot) {
 	ref := &h.fields.Template
-	matching := h.matchingTemplates(h.host, ref)
+	matching := h.matchingTemplates(h.host)
 	others, problem := h.othersTemplates(snapshot, ref)
 	switch {
 	case len(matching) == 0 && len(others) > 1:
@@ -270,7 +270,7 @@ func (h *hostCheck) othersTemplates(snapshot *topology.Snapshot, ref *v1alpha1.T
 		if from.Region != h.host.Region || from.Name == h.host.Name {
 			continue
 		}
-		for _, t := range h.matchingTemplates(from, ref) {
+		for _, t := range h.matchingTemplates(from) {
 			if why := h.host.CloneProblem(&t, from, full); why != "" {
 				if s := from.Storage(t.Storage); s != nil && s.Shared {
 					problem = cmp.Or(problem, why)
@@ -289,29 +289,31 @@ func (h *hostCheck) othersTemplates(snapshot *topology.Snapshot, ref *v1alpha1.T
 	return others, problem
 }
 
-// matchingTemplates returns the templates on a host that match the reference. Of a
+// matchingTemplates returns the templates on a host that the class selects. Of a
 // ProxmoxTemplate, that is the newest: several exist while nodes of an earlier image are
 // replaced.
-func (h *hostCheck) matchingTemplates(host *topology.Host, ref *v1alpha1.TemplateReference) []topology.Template {
+func (h *hostCheck) matchingTemplates(host *topology.Host) []topology.Template {
 	var matching []topology.Template
 	for _, t := range host.Templates {
-		if ref.Ref != "" {
-			made := t.MadeFor
-			switch {
-			case made.Template != ref.Ref || made.ClusterID != h.clusterID:
-			case len(matching) == 0:
-				matching = []topology.Template{t}
-			case made.Serial > matching[0].MadeFor.Serial:
-				matching[0] = t
-			}
-			continue
-		}
-		hasTags := !slices.ContainsFunc(ref.Tags, func(tag string) bool { return !slices.Contains(t.Tags, tag) })
-		if (ref.Name == "" || ref.Name == t.Name) && (ref.VMID == 0 || int(ref.VMID) == t.VMID) && hasTags {
+		switch {
+		case !h.selects(&t):
+		case h.fields.Template.Ref == "" || len(matching) == 0:
 			matching = append(matching, t)
+		case t.MadeFor.Serial > matching[0].MadeFor.Serial:
+			matching[0] = t
 		}
 	}
 	return matching
+}
+
+// selects reports whether a template matches the class's reference.
+func (c *class) selects(t *topology.Template) bool {
+	ref := &c.fields.Template
+	if ref.Ref != "" {
+		return t.MadeFor.Template == ref.Ref && t.MadeFor.ClusterID == c.clusterID
+	}
+	hasTags := !slices.ContainsFunc(ref.Tags, func(tag string) bool { return !slices.Contains(t.Tags, tag) })
+	return (ref.Name == "" || ref.Name == t.Name) && (ref.VMID == 0 || int(ref.VMID) == t.VMID) && hasTags
 }
 
 func describeTemplate(ref *v1alpha1.TemplateReference) string {

@@ -62,7 +62,8 @@ func (s *session) prepareStandby(locator *locator) {
 	for _, vm := range s.state.standby {
 		p := s.pools.find(vm.Pool)
 		vm.outdated = s.whyOutdated(vm, p)
-		if vm.outdated != "" && !replacing[vm.Pool] && !s.request.Keep[vm.Key] {
+		replaceable := p == nil || p.class == nil || p.class.replaceable(vm.Host) || slices.Contains(s.request.Evacuated, vm.Host)
+		if vm.outdated != "" && replaceable && !vm.lost && !replacing[vm.Pool] && !s.request.Keep[vm.Key] {
 			replacing[vm.Pool] = true
 			vm.retiring = true
 		}
@@ -70,6 +71,14 @@ func (s *session) prepareStandby(locator *locator) {
 		vm.wakeable = p != nil && p.problem == "" && vm.outdated == "" && !vm.lost && !s.request.Unready[vm.Key] &&
 			locator.stopped[id] && !s.closed.byRequest(offering{pool: vm.Pool, instanceType: vm.InstanceType, host: vm.Host})
 	}
+}
+
+// replaceable reports whether another VM could be created once a VM on the host is removed.
+// If no host can take VMs of the class, and this one lacks the template, there would be none,
+// and the class may be changed back.
+func (c *class) replaceable(host topology.HostID) bool {
+	lacksTemplate := func(f Fault) bool { return f.Host == host && f.Condition == v1alpha1.ConditionTemplateReady }
+	return len(c.hosts) > 0 || !slices.ContainsFunc(c.faults, lacksTemplate)
 }
 
 // whyOutdated returns why a standby VM of a NodePool, which may be nil, must be replaced, or
@@ -87,12 +96,12 @@ func (s *session) whyOutdated(vm *inflight, p *pool) string {
 	case p.class.invalid():
 		return ""
 	}
-	return p.outdated(&vm.VM)
+	return p.outdated(&vm.VM, s.request.Snapshot)
 }
 
 // outdated returns why the class or the NodePool would no longer create this VM, or "".
 // It ignores everything that a VM gets when it starts, such as kubelet's configuration.
-func (p *pool) outdated(vm *fleet.VM) string {
+func (p *pool) outdated(vm *fleet.VM, snapshot *topology.Snapshot) string {
 	c := p.class
 	i := slices.IndexFunc(p.types, func(t InstanceType) bool { return t.Name == vm.InstanceType })
 	var t InstanceType
@@ -124,6 +133,8 @@ func (p *pool) outdated(vm *fleet.VM) string {
 		return "its class does not allow host " + vm.Host.String()
 	case known && vm.Source.VMID != 0 && fleet.VMID(from.VMID) != vm.Source.VMID:
 		return fmt.Sprintf("its template is now VM %d", from.VMID)
+	case !known && !c.selectsSource(vm, snapshot):
+		return fmt.Sprintf("its class no longer selects its template %s (VM %d)", vm.Template, vm.Source.VMID)
 	}
 	for _, field := range []struct {
 		name string
@@ -149,6 +160,22 @@ func (p *pool) outdated(vm *fleet.VM) string {
 		}
 	}
 	return ""
+}
+
+// selectsSource reports whether the class still selects the template from which a VM was
+// cloned, or may still select it: if that template no longer exists, only its name and VMID
+// are known.
+func (c *class) selectsSource(vm *fleet.VM, snapshot *topology.Snapshot) bool {
+	on := topology.HostID{Region: vm.Host.Region, Host: cmp.Or(vm.Source.Host, vm.Host.Host)}
+	if host := snapshot.Host(on); host != nil {
+		for i := range host.Templates {
+			if t := &host.Templates[i]; fleet.VMID(t.VMID) == vm.Source.VMID {
+				return c.selects(t)
+			}
+		}
+	}
+	ref := &c.fields.Template
+	return (ref.Name == "" || ref.Name == vm.Template) && (ref.VMID == 0 || fleet.VMID(ref.VMID) == vm.Source.VMID)
 }
 
 // sameDisk reports whether a VM's data disk is as its class requests.

@@ -1,12 +1,14 @@
 package scheduling_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/scheduling"
+	"github.com/numaform/numaform/topology"
 )
 
 // idle returns a standby VM of the class shared on a host of the lab.
@@ -74,6 +76,90 @@ func TestMovedStandby(t *testing.T) {
 		Nodes: 1, Standby: 2, Spare: 1,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("decision (-want +got):\n%s", diff)
+	}
+}
+
+// TestStandbyOfAnotherTemplate checks that a standby VM is not woken once its class selects
+// another template, also on a host without that template. It is replaced once any host has
+// it. A VM whose template was only deleted is woken.
+func TestStandbyOfAnotherTemplate(t *testing.T) {
+	t.Parallel()
+	debian := topology.Template{VMID: 9000, Name: "debian", DiskInterface: "scsi0", DiskGiB: 10, Storage: "local", Tags: []string{"old"}}
+	debian.MadeFor = topology.MadeFor{ClusterID: "test", Template: "debian", Serial: 1}
+	trixie := topology.Template{VMID: 9100, Name: "trixie", DiskInterface: "scsi0", DiskGiB: 10, Storage: "local", Tags: []string{"new"}}
+	trixie.MadeFor = topology.MadeFor{ClusterID: "test", Template: "trixie", Serial: 1}
+	newer := debian
+	newer.VMID, newer.MadeFor.Serial = 9101, 2
+	const outdated = "its class no longer selects its template debian (VM 9000)"
+	woken := standbyOutcome{Woken: []string{"general-2000"}, Standby: 1}
+	replaced := standbyOutcome{Outdated: []string{outdated}, Nodes: 1, Standby: 1, Spare: 1}
+	for _, test := range []struct {
+		name, selects string
+		// xeon and ryzen are the templates on the host of the VM, and on another host.
+		xeon, ryzen []topology.Template
+		want        standbyOutcome
+	}{
+		{"another name", "name: trixie", []topology.Template{debian}, []topology.Template{trixie}, replaced},
+		{"another name, and the template was deleted", "name: trixie", nil, []topology.Template{trixie}, replaced},
+		{"another VMID", "vmid: 9100", []topology.Template{debian}, []topology.Template{trixie}, replaced},
+		{"other tags", "tags: [new]", []topology.Template{debian}, []topology.Template{trixie}, replaced},
+		{"another ProxmoxTemplate", "ref: trixie", []topology.Template{debian}, []topology.Template{trixie}, replaced},
+		{"the template was deleted", "name: debian", nil, []topology.Template{debian}, woken},
+		{"a ProxmoxTemplate that is rolled out", "ref: debian", []topology.Template{debian}, []topology.Template{newer}, woken},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			vms := []fleet.VM{idle(2000, "xeon")}
+			snapshot := withGuests(lab(), vms...)
+			snapshot.Hosts[0].Templates = nil
+			snapshot.Hosts[1].Templates = test.ryzen
+			snapshot.Hosts[2].Templates = test.xeon
+			class := strings.Replace(classes, "template: {name: debian}", "template: {"+test.selects+"}", 1)
+			c := load(t, class, nodePool("general", "shared", ""), deployment("web", 1, "3", "1Gi", ""))
+			got := standbyOutcomeOf(t, c, scheduling.Request{Snapshot: snapshot, Existing: vms, Standby: virtual(1, "3")})
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("decision (-want +got):\n%s", diff)
+			}
+		})
+	}
+
+	// No host has the template: there is neither a node nor another standby VM.
+	vms := []fleet.VM{idle(2000, "xeon")}
+	c := load(t, strings.Replace(classes, "name: debian", "name: debain", 1), nodePool("general", "shared", ""), deployment("web", 1, "3", "1Gi", ""))
+	d := standbyFor(t, c, lab(), virtual(1, "3"), vms...)
+	if len(d.Woken)+len(d.New) != 0 || len(d.Standby) != 1 || d.Standby[0].Outdated != outdated || len(spare(d)) != 0 {
+		t.Errorf("wakes %d, makes %d, standby VMs are %+v: want the VM to stay stopped", len(d.Woken), len(d.New), d.Standby)
+	}
+}
+
+// TestStandbyOnAFullHost checks that an outdated standby VM is removed although no host can
+// take VMs of its class, because its disk fills the storage.
+func TestStandbyOnAFullHost(t *testing.T) {
+	t.Parallel()
+	vms := []fleet.VM{idle(2000, "solo")}
+	vms[0].CPUType = "kvm64"
+	snapshot := oneHost(8, 64)
+	snapshot.Hosts[0].Storages[0].TotalMiB, snapshot.Hosts[0].Storages[0].FreeMiB = 50<<10, 1
+	d := standbyFor(t, load(t, classes, nodePool("general", "shared", "")), snapshot, virtual(1, "3"), vms...)
+	if gone := spare(d); len(d.New) != 0 || len(gone) != 1 || gone[0].Outdated != "its CPU type changed" {
+		t.Errorf("makes %d, and %+v are spare: want the VM to be replaced", len(d.New), gone)
+	}
+}
+
+// TestStandbyOnAHostThatIsDown checks that a standby VM on a host that is being evacuated, but
+// is down, does not prevent the replacement of an outdated VM of its NodePool.
+func TestStandbyOnAHostThatIsDown(t *testing.T) {
+	t.Parallel()
+	vms := []fleet.VM{idle(2000, "xeon"), idle(2001, "ryzen")}
+	vms[1].CPUType = "kvm64"
+	snapshot := withGuests(lab(), vms...)
+	snapshot.Host(vms[0].Host).Online = false
+	c := load(t, classes, nodePool("general", "shared", ""))
+	got := standbyOutcomeOf(t, c, scheduling.Request{
+		Snapshot: snapshot, Existing: vms, Standby: virtual(2, "3"), Evacuated: []topology.HostID{vms[0].Host},
+	})
+	if diff := cmp.Diff(standbyOutcome{Outdated: []string{"its CPU type changed"}, Standby: 2, Spare: 1}, got); diff != "" {
 		t.Errorf("decision (-want +got):\n%s", diff)
 	}
 }
