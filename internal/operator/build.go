@@ -299,6 +299,7 @@ func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, err
 		Snapshot:    b.inventory.Snapshot,
 		Unavailable: b.closed,
 		Evacuated:   b.control.evacuated,
+		BusyHosts:   writer.BusyHosts,
 		Request:     b.request(),
 		BatchIdle:   b.settings.BatchIdle,
 		BatchMax:    b.settings.BatchMax,

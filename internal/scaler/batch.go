@@ -498,6 +498,16 @@ func (w *Writer) batchBegun(b *batch, begun *begun, span trace.SpanContext) {
 	defer w.mu.Unlock()
 	w.applying++
 	w.whole = false
+	w.planning = nil
+	for i := range begun.plans {
+		plan := &begun.plans[i]
+		intent := &plan.Intent
+		others := len(intent.Create) + len(intent.Import) + len(intent.Update)
+		onlyWakes := len(intent.Wake) > 0 && others+len(intent.Delete) == 0
+		if plan.Err == nil && plan.Changes() && !onlyWakes {
+			w.changing[plan.Host] = others == 0 && len(intent.Delete) > 0
+		}
+	}
 	if begun.id != "" {
 		w.outside = w.outside[len(begun.change.outside):]
 	}
@@ -577,6 +587,7 @@ func (w *Writer) hostApplied(ctx context.Context, b *batch, id string, result Re
 	// Delay the next attempt after a failure, and after an apply that found nothing to do,
 	// because the situation may be unchanged.
 	now := w.scaler.config.Clock.Now()
+	delete(w.changing, result.Host)
 	switch {
 	case result.Err != nil:
 		w.backoff[result.Host] = w.backoff[result.Host].grown(now, longestDelay)

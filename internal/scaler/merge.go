@@ -150,7 +150,7 @@ func (w *Writer) merge(
 	// recently. On hosts where files and Proxmox differ but a recent plan found nothing to
 	// do, only requested changes are planned.
 	now := w.scaler.config.Clock.Now()
-	w.cloning = len(cloning) > 0
+	w.cloning = cloning
 	for _, host := range cloning {
 		from.busy[host] = true
 	}

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	tfjson "github.com/hashicorp/terraform-json"
@@ -301,6 +302,105 @@ func TestWriterWakesNoMovedVM(t *testing.T) {
 	writer.Remove(moves.Key)
 	if state, _ := writer.VM(moves.Key); !state.VM.Standby || state.Phase != scaler.PhaseMade {
 		t.Errorf("after its removal, it is %+v", state)
+	}
+}
+
+// hostWaits records on which hosts a wake would wait, at each step of a change.
+type hostWaits struct {
+	writer atomic.Pointer[scaler.Writer]
+	mu     sync.Mutex
+	seen   map[string]string
+}
+
+func (h *hostWaits) note(step string) {
+	writer := h.writer.Load()
+	if writer == nil {
+		return
+	}
+	busy, removing := writer.BusyHosts()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.seen[step] = fmt.Sprintf("busy %v, removing %v", busy, removing)
+}
+
+// taken returns what was recorded since the last call.
+func (h *hostWaits) taken() map[string]string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	seen := h.seen
+	h.seen = map[string]string{}
+	return seen
+}
+
+func (h *hostWaits) Seed(context.Context, []fleet.VM) ([]string, error) {
+	h.note("seed")
+	return nil, nil
+}
+
+func (h *hostWaits) ShutDown(context.Context, []fleet.VM) ([]string, error) {
+	h.note("shut down")
+	return nil, nil
+}
+
+// TestBusyHosts checks on which hosts a wake would wait while VMs are created, woken and
+// removed: not on a host that only starts standby VMs.
+func TestBusyHosts(t *testing.T) {
+	t.Parallel()
+	waits := &hostWaits{seen: map[string]string{}}
+	w := newWorldWith(t, func(config *scaler.Config) {
+		config.Guests = waits
+		config.Progress = func(_ topology.HostID, message string) {
+			if message == "planning" {
+				waits.note("plan")
+			}
+		}
+	})
+	writer := w.run(t, func(config *scaler.WriterConfig) { config.Gather = time.Millisecond })
+	waits.writer.Store(writer)
+	check := func(what string, want map[string]string) {
+		t.Helper()
+		w.underWay(t)
+		if diff := cmp.Diff(want, waits.taken()); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", what, diff)
+		}
+		if busy, removing := writer.BusyHosts(); len(busy)+len(removing) > 0 {
+			t.Errorf("after %s, busy %v, removing %v", what, busy, removing)
+		}
+	}
+	vms := ensure(t, writer, standby(first), on(first))
+	phases(t, writer, scaler.PhaseMade, scaler.PhaseMade)
+	busy := fmt.Sprintf("busy [%s], removing []", first)
+	check("a creation", map[string]string{"plan": busy, "seed": busy})
+
+	if _, err := writer.Wake(t.Context(), vms[0].Key); err != nil {
+		t.Fatal(err)
+	}
+	phases(t, writer, scaler.PhaseMade, scaler.PhaseMade)
+	const none = "busy [], removing []"
+	check("a wake", map[string]string{"plan": none, "seed": none})
+
+	writer.Remove(vms[1].Key)
+	phases(t, writer, scaler.PhaseMade)
+	removing := fmt.Sprintf("busy [], removing [%s]", first)
+	check("a removal", map[string]string{"plan": removing, "shut down": removing})
+}
+
+// TestFailedHostsAreBusy checks that a wake would wait on a host whose last change failed,
+// until the next attempt.
+func TestFailedHostsAreBusy(t *testing.T) {
+	t.Parallel()
+	writer, made, now := resting(t, guestOf)
+	writer.Remove(made.Key)
+	now.Step(time.Second)
+	batch := writer.NextBatch(t)
+	writer.Start(batch)
+	writer.Finish(t.Context(), batch, pve1, errors.New("the host went down"))
+	if busy, removing := writer.BusyHosts(); !slices.Equal(busy, []topology.HostID{pve1}) || len(removing) > 0 {
+		t.Errorf("after a failure, busy %v, removing %v, want %s busy", busy, removing, pve1)
+	}
+	now.Step(time.Hour)
+	if busy, removing := writer.BusyHosts(); len(busy)+len(removing) > 0 {
+		t.Errorf("an hour later, busy %v, removing %v", busy, removing)
 	}
 }
 

@@ -193,8 +193,12 @@ type Writer struct {
 	gathering map[topology.HostID]time.Time
 	// changed is closed and replaced when the phase of a VM changes.
 	changed chan struct{}
-	// cloning is set while clones of an earlier run are in progress.
-	cloning bool
+	// cloning are the hosts on which clones of an earlier run are in progress.
+	cloning []topology.HostID
+	// changing are the hosts that a change in progress does more to than start standby VMs,
+	// and planning such hosts of the change that is being planned. The value is true if the
+	// change only removes VMs of the host.
+	changing, planning map[topology.HostID]bool
 	// outside are writes to Proxmox that no change has recorded yet.
 	outside []string
 	// outsideSince is the time of the first of these writes.
@@ -227,6 +231,7 @@ func NewWriter(scaler *Scaler, config WriterConfig) *Writer {
 		members: map[fleet.Key]*member{}, rotations: rotations{}, backoff: map[topology.HostID]delay{}, quiet: map[topology.HostID]delay{},
 		gathering: map[topology.HostID]time.Time{}, outages: map[topology.HostID]outage{}, logged: map[topology.HostID]string{},
 		templates: map[string]TemplateRequest{}, templateRoots: map[topology.HostID]*templateRoot{},
+		changing: map[topology.HostID]bool{},
 	}
 }
 
@@ -325,8 +330,10 @@ func (w *Writer) step(ctx context.Context) (again time.Duration, err error) {
 // begin begins a change, and continues it in the background.
 func (w *Writer) begin(ctx context.Context, b *batch) error {
 	ctx, span := w.startChange(ctx, b)
+	w.setPlanning(b)
 	begun, err := w.scaler.begin(ctx, b.change, func(plans []RootPlan) (string, error) { return "", w.approve(ctx, b, plans) })
 	if err != nil {
+		w.setPlanning(nil)
 		endChange(span, err)
 		return err
 	}
@@ -366,7 +373,7 @@ func (w *Writer) due() time.Duration {
 			again = left
 		}
 	}
-	if w.cloning {
+	if len(w.cloning) > 0 {
 		sooner(now.Add(soon))
 	}
 	if len(w.outside) > 0 {
@@ -691,6 +698,54 @@ func (w *Writer) Busy() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.applying > 0
+}
+
+// BusyHosts returns the hosts on which a wake would wait, sorted: on removing, only for the
+// removal of VMs; on busy, for another change, or for the next attempt after a failure. It
+// omits hosts that only start standby VMs, which takes a second or two.
+func (w *Writer) BusyHosts() (busy, removing []topology.HostID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	onlyRemoves := maps.Clone(w.changing)
+	maps.Copy(onlyRemoves, w.planning)
+	for _, host := range w.cloning {
+		onlyRemoves[host] = false
+	}
+	now := w.scaler.config.Clock.Now()
+	for host, d := range w.backoff {
+		if d.until.After(now) {
+			onlyRemoves[host] = false
+		}
+	}
+	for _, host := range slices.SortedFunc(maps.Keys(onlyRemoves), topology.HostID.Compare) {
+		if onlyRemoves[host] {
+			removing = append(removing, host)
+		} else {
+			busy = append(busy, host)
+		}
+	}
+	return busy, removing
+}
+
+// setPlanning records which hosts the change that is being planned does more to than start
+// standby VMs; nil means that none is being planned.
+func (w *Writer) setPlanning(b *batch) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.planning = map[topology.HostID]bool{}
+	if b == nil {
+		return
+	}
+	for _, key := range b.removes {
+		if m := w.members[key]; m != nil {
+			w.planning[m.VM.Host] = true
+		}
+	}
+	for _, key := range slices.Concat(b.creates, b.updates) {
+		if m := w.members[key]; m != nil {
+			w.planning[m.VM.Host] = false
+		}
+	}
 }
 
 // sorted returns the members by region and VMID.

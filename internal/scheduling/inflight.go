@@ -37,9 +37,10 @@ type inflight struct {
 	// online is set if the VM's host is up, usable or not.
 	online bool
 	// outdated is the reason why a standby VM must be replaced; retiring is set for the
-	// standby VM that is replaced next, and wakeable for a standby VM that may be started.
-	outdated           string
-	retiring, wakeable bool
+	// standby VM that is replaced next, wakeable for a standby VM that may be started, and
+	// delayed if pods prefer a new VM on another host, because the start would wait there.
+	outdated                    string
+	retiring, wakeable, delayed bool
 }
 
 // providerID returns the ID by which Karpenter finds the VM.

@@ -48,6 +48,9 @@ type Request struct {
 	Unready map[fleet.Key]bool
 	// Keep are the standby VMs that are not replaced yet, even if they are outdated.
 	Keep map[fleet.Key]bool
+	// Busy are the hosts on which the start of a standby VM would wait for a change, and
+	// Removing the hosts on which it would wait only for the removal of VMs.
+	Busy, Removing []topology.HostID
 	// Evacuated are the hosts on which no standby VM is woken or remains.
 	Evacuated []topology.HostID
 	// Unavailable are the unavailable offerings.

@@ -113,11 +113,15 @@ func (s *session) run(ctx context.Context) (*Decision, error) {
 			reset()
 			continue
 		}
+		if s.refusesPods(sol) && s.acceptDelays() {
+			reset()
+			continue
+		}
 		if len(sol.claims) > 0 || len(sol.wakes) > 0 {
-			if !s.wake(sol) {
-				reset() // fewer VMs can take pods
+			woken := s.wake(sol)
+			if placed := s.place(sol); !woken || !placed {
+				reset() // other VMs can take pods now
 			}
-			s.place(sol)
 			continue
 		}
 
@@ -184,11 +188,16 @@ func (s *session) drop(vms []*inflight) {
 	}
 }
 
-// place passes the needed VMs to the planner, all at once, and adds the placed ones.
-func (s *session) place(sol *solution) {
+// place passes the needed VMs to the planner, all at once, and adds the placed ones. It
+// reports false if pods may wake standby VMs on busy hosts instead of some of them.
+func (s *session) place(sol *solution) bool {
 	defer s.request.timed(PartPlace, time.Now())
 	specs := sol.claims
 	placed, unplaced := s.site.Place(specs)
+	all := true
+	if sol.phase < virtualConstrained {
+		placed, all = s.avoidBusy(specs, placed)
+	}
 	for _, p := range placed {
 		s.created++
 		vm := fleet.VM{
@@ -214,6 +223,7 @@ func (s *session) place(sol *solution) {
 			}
 		}
 	}
+	return all
 }
 
 // unjoined returns the VMs that Karpenter sees only by their claims: existing ones

@@ -17,6 +17,7 @@ import (
 
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/planner"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -49,7 +50,7 @@ func (vm *inflight) takes(phase int) bool {
 	case phase >= standbyConstrained:
 		return vm.Standby && !vm.retiring
 	case vm.Standby:
-		return phase < virtualConstrained && vm.wakeable
+		return phase < virtualConstrained && vm.wakeable && !vm.delayed
 	}
 	return true
 }
@@ -70,7 +71,79 @@ func (s *session) prepareStandby(locator *locator) {
 		id := guestID{region: vm.Host.Region, vmid: vm.VMID, key: vm.Key}
 		vm.wakeable = p != nil && p.problem == "" && vm.outdated == "" && !vm.lost && !s.request.Unready[vm.Key] &&
 			locator.stopped[id] && !s.closed.byRequest(offering{pool: vm.Pool, instanceType: vm.InstanceType, host: vm.Host})
+		vm.delayed = s.request.delays(&vm.Spec, vm.Host)
 	}
+}
+
+// delays reports whether a VM would start later on the host than a new VM on a host that is
+// not busy. How long a change will take is unknown; a full clone usually takes longer than
+// the removal of VMs.
+func (r *Request) delays(vm *fleet.Spec, host topology.HostID) bool {
+	return slices.Contains(r.Busy, host) || vm.Clone == fleet.CloneLinked && slices.Contains(r.Removing, host)
+}
+
+// delayed returns the standby VMs that pods could wake if their hosts were not busy.
+func (s *session) delayed() []*inflight {
+	return slices.DeleteFunc(slices.Clone(s.state.standby), func(vm *inflight) bool { return !vm.wakeable || !vm.delayed })
+}
+
+// acceptDelays allows pods to wake the standby VMs on busy hosts, and reports whether there
+// are any.
+func (s *session) acceptDelays() bool {
+	delayed := s.delayed()
+	for _, vm := range delayed {
+		vm.delayed = false
+	}
+	return len(delayed) > 0
+}
+
+// refusesPods reports whether the solution has no place for a real pod.
+func (s *session) refusesPods(sol *solution) bool {
+	if sol.phase < virtualConstrained && len(sol.claims)+len(sol.wakes) > 0 {
+		return false // the VMs to add may change this
+	}
+	refused := func(pod *corev1.Pod) bool { return sol.failed[pod.UID] != nil }
+	return slices.ContainsFunc(s.pods[constrained], refused) || slices.ContainsFunc(s.pods[unconstrained], refused)
+}
+
+// avoidBusy places VMs for real pods again that the planner placed on busy hosts, at most
+// one for each delayed standby VM of their NodePool. If one of them fits on no other host,
+// pods may wake the delayed standby VMs, because a new VM would wait as well, and then be
+// cloned. avoidBusy returns the placed VMs that remain, and reports whether these are all.
+func (s *session) avoidBusy(specs []fleet.Spec, placed []planner.Placed) (rest []planner.Placed, all bool) {
+	delayed := map[string]int{} // by NodePool
+	for _, vm := range s.delayed() {
+		delayed[vm.Pool]++
+	}
+	all = true
+	var again []int // the position of each VM of elsewhere
+	var elsewhere []fleet.Spec
+	for _, p := range placed {
+		spec := specs[p.Index]
+		if delayed[spec.Pool] == 0 || !s.request.delays(&spec, p.Host) {
+			rest = append(rest, p)
+			continue
+		}
+		delayed[spec.Pool]--
+		s.site.Remove(fleet.VM{Spec: spec, Placement: p.Placement})
+		spec.Hosts = slices.DeleteFunc(slices.Clone(spec.Hosts), func(host topology.HostID) bool { return s.request.delays(&spec, host) })
+		if len(spec.Hosts) == 0 {
+			all = false
+			continue
+		}
+		again = append(again, p.Index)
+		elsewhere = append(elsewhere, spec)
+	}
+	moved, refused := s.site.Place(elsewhere)
+	for _, p := range moved {
+		p.Index = again[p.Index]
+		rest = append(rest, p)
+	}
+	slices.SortFunc(rest, func(a, b planner.Placed) int { return cmp.Compare(a.Index, b.Index) })
+	if all = all && len(refused) == 0; !all {
+		s.acceptDelays()
+	}
+	return rest, all
 }
 
 // replaceable reports whether another VM could be created once a VM on the host is removed.

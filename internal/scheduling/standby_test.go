@@ -302,8 +302,8 @@ func TestStandbyWithoutRoom(t *testing.T) {
 	}
 }
 
-// TestStandbyIsStable checks with random pods that a decision is complete: once its VMs are
-// created and woken, the next decision creates and wakes none.
+// TestStandbyIsStable checks with random pods and busy hosts that a decision is complete: once
+// its VMs are created and woken, the next decision creates and wakes none.
 func TestStandbyIsStable(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(r *rapid.T) {
@@ -322,12 +322,25 @@ func TestStandbyIsStable(t *testing.T) {
 			manifests = append(manifests, deployment(app, rapid.IntRange(1, 6).Draw(r, "pods"), sizes.Draw(r, "size"), "1Gi", more))
 		}
 		c := load(t, manifests...)
-		d := standbyFor(t, c, lab(), buffer, vms...)
+		var busy []topology.HostID
+		for _, host := range lab().Hosts {
+			if rapid.Bool().Draw(r, "busy") {
+				busy = append(busy, host.ID())
+			}
+		}
+		decide := func() *scheduling.Decision {
+			d, err := c.Decide(t.Context(), scheduling.Request{ClusterID: "test", Snapshot: withGuests(lab(), vms...), Existing: vms, Standby: buffer, Busy: busy})
+			if err != nil {
+				r.Fatal(err)
+			}
+			return d
+		}
+		d := decide()
 		if len(d.Refused) > 0 {
 			return
 		}
 		vms = made(vms, d)
-		again := standbyFor(t, c, lab(), buffer, vms...)
+		again := decide()
 		for i := range again.New {
 			if !again.New[i].Standby {
 				r.Fatalf("the next decision makes a node of %s", again.New[i].Spec.InstanceType)

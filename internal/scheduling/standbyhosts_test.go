@@ -1,10 +1,12 @@
 package scheduling_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/scheduling"
@@ -161,5 +163,99 @@ func TestStandbyOnAHostThatIsDown(t *testing.T) {
 	})
 	if diff := cmp.Diff(standbyOutcome{Outdated: []string{"its CPU type changed"}, Standby: 2, Spare: 1}, got); diff != "" {
 		t.Errorf("decision (-want +got):\n%s", diff)
+	}
+}
+
+// TestBusyHosts checks that pods wake a standby VM on a busy host only if they would wait
+// for a busy host anyway.
+func TestBusyHosts(t *testing.T) {
+	t.Parallel()
+	var epyc, ryzen, xeon topology.HostID
+	for host, name := range map[*topology.HostID]string{&epyc: "epyc", &ryzen: "ryzen", &xeon: "xeon"} {
+		*host = topology.HostID{Region: "lab", Host: topology.HostName(name)}
+	}
+	linked := strings.Replace(classes, "template: {name: debian}\n", "template: {name: debian}\n  clone: linked\n", 1)
+	for _, test := range []struct {
+		name           string
+		class, pool    string // the class's manifests, and more of the NodePool's spec
+		pods           int
+		more           string // of the pods' spec
+		standby        []string
+		busy, removing []topology.HostID
+		woken          []string
+		nodes          int
+	}{
+		{name: "no host", pods: 1, standby: []string{"xeon"}, woken: []string{"general-2000"}},
+		{name: "another host", pods: 1, standby: []string{"xeon"}, busy: []topology.HostID{epyc, ryzen}, woken: []string{"general-2000"}},
+		{name: "a new VM", pods: 1, standby: []string{"xeon"}, busy: []topology.HostID{xeon}, nodes: 1},
+		{name: "the only free host", pods: 1, standby: []string{"epyc"}, busy: []topology.HostID{epyc, xeon}, nodes: 1},
+		{name: "another standby VM", pods: 1, standby: []string{"epyc", "ryzen"}, busy: []topology.HostID{epyc}, woken: []string{"general-2001"}},
+		{name: "another standby VM, and a new VM", pods: 2, standby: []string{"epyc", "ryzen"}, busy: []topology.HostID{epyc}, woken: []string{"general-2001"}, nodes: 1},
+		{name: "all hosts", pods: 3, standby: []string{"epyc", "ryzen"}, busy: []topology.HostID{epyc, ryzen, xeon}, woken: []string{"general-2000", "general-2001"}, nodes: 1},
+		{name: "pods of a host", pods: 1, more: "      nodeSelector: {topology.kubernetes.io/zone: xeon}\n", standby: []string{"xeon"}, busy: []topology.HostID{xeon}, woken: []string{"general-2000"}},
+		{name: "a limit", pool: "  limits: {cpu: 4}", pods: 1, standby: []string{"xeon"}, busy: []topology.HostID{xeon}, woken: []string{"general-2000"}},
+		{name: "a removal, full clones", pods: 1, standby: []string{"xeon"}, removing: []topology.HostID{xeon}, woken: []string{"general-2000"}},
+		{name: "a removal, linked clones", class: linked, pods: 1, standby: []string{"xeon"}, removing: []topology.HostID{xeon}, nodes: 1},
+		{name: "removals on all hosts, linked clones", class: linked, pods: 1, standby: []string{"xeon"}, removing: []topology.HostID{epyc, ryzen, xeon}, woken: []string{"general-2000"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			class := classes
+			var vms []fleet.VM
+			for i, host := range test.standby {
+				vms = append(vms, idle(2000+i, host))
+				if test.class != "" {
+					class, vms[i].Clone = test.class, fleet.CloneLinked
+				}
+			}
+			c := load(t, class, nodePool("general", "shared", test.pool), deployment("web", test.pods, "3", "1Gi", test.more))
+			request := scheduling.Request{ClusterID: "test", Snapshot: withGuests(lab(), vms...), Existing: vms, Busy: test.busy, Removing: test.removing}
+			d, err := c.Decide(t.Context(), request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var woken []string
+			for _, w := range d.Woken {
+				woken = append(woken, w.VM.Name)
+			}
+			if diff := cmp.Diff(test.woken, woken); diff != "" || len(d.New) != test.nodes || len(d.Refused) > 0 {
+				t.Errorf("makes %d nodes, want %d; refused %v; woken (-want +got):\n%s", len(d.New), test.nodes, d.Refused, diff)
+			}
+			for _, n := range d.New {
+				if len(test.busy)+len(test.removing) < 3 && slices.Contains(slices.Concat(test.busy, test.removing), n.Placement.Host) {
+					t.Errorf("a node is made on %s, which is busy", n.Placement.Host)
+				}
+			}
+		})
+	}
+}
+
+// TestBusyHostsCountForPods checks that the pods of standby buffers keep the standby VMs on
+// busy hosts, and that the next decision creates and wakes none.
+func TestBusyHostsCountForPods(t *testing.T) {
+	t.Parallel()
+	pool := nodePool("general", "shared", "")
+	buffer := virtual(1, "3")
+	vms := []fleet.VM{idle(2000, "xeon")}
+	busy := []topology.HostID{vms[0].Host}
+	decide := func(c *scheduling.Cluster, buffer []*corev1.Pod) *scheduling.Decision {
+		t.Helper()
+		d, err := c.Decide(t.Context(), scheduling.Request{ClusterID: "test", Snapshot: withGuests(lab(), vms...), Existing: vms, Standby: buffer, Busy: busy})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	if d := decide(load(t, classes, pool), buffer); len(d.New)+len(d.Woken)+len(spare(d)) != 0 {
+		t.Errorf("makes %d, wakes %d, %d are spare", len(d.New), len(d.Woken), len(spare(d)))
+	}
+	c := load(t, classes, pool, deployment("web", 1, "3", "1Gi", ""))
+	d := decide(c, buffer)
+	if len(d.New) != 1 || d.New[0].Standby || len(d.Woken)+len(spare(d)) != 0 {
+		t.Fatalf("makes %+v, wakes %d, %d are spare: want one node", d.New, len(d.Woken), len(spare(d)))
+	}
+	vms = made(vms, d)
+	if d := decide(c, buffer); len(d.New)+len(d.Woken)+len(spare(d)) != 0 {
+		t.Errorf("the next decision makes %d, wakes %d, %d are spare", len(d.New), len(d.Woken), len(spare(d)))
 	}
 }

@@ -88,6 +88,9 @@ type Config struct {
 	Virtual func(ctx context.Context) []*corev1.Pod
 	// Evacuated returns the hosts being evacuated; nil means none.
 	Evacuated func() []topology.HostID
+	// BusyHosts returns the hosts on which a wake would wait, and those on which it would
+	// wait only for the removal of VMs; nil means none.
+	BusyHosts func() (busy, removing []topology.HostID)
 	// Request is the part of the request that is the same for each decision.
 	Request scheduling.Request
 	// BatchIdle is the longest time that a batch waits for the next pod, and BatchMax the
@@ -128,6 +131,9 @@ func New(config Config) *Controller {
 	}
 	if config.Evacuated == nil {
 		config.Evacuated = func() []topology.HostID { return nil }
+	}
+	if config.BusyHosts == nil {
+		config.BusyHosts = func() (busy, removing []topology.HostID) { return nil, nil }
 	}
 	return &Controller{
 		config: config, batch: newBatch(config.Clock, config.BatchIdle, config.BatchMax), lastWake: map[string]time.Time{},
@@ -336,6 +342,7 @@ func (c *Controller) reserve(ctx context.Context, onlyWake bool, span *trace.Spa
 	}
 	// An offering may have become unavailable while the two reads above waited.
 	request.Unavailable = c.config.Unavailable()
+	request.Busy, request.Removing = c.config.BusyHosts()
 	request.Now = c.config.Clock.Now()
 	request.Existing, request.Reserved = scaler.Places(states)
 	if request.Unready, err = c.unready(ctx, states); err != nil {

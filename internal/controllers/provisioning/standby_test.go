@@ -224,6 +224,36 @@ func TestWakesAtAPause(t *testing.T) {
 	}
 }
 
+// TestWakesOnNoBusyHost checks that a pod gets a new VM on another host if the host of the
+// standby VM is busy.
+func TestWakesOnNoBusyHost(t *testing.T) {
+	t.Parallel()
+	w := standbyWorld(t, 1, poolOfTwo)
+	if _, err := w.Provision(asOperator(t)); err != nil {
+		t.Fatal(err)
+	}
+	w.make()
+	alone := w.config.Snapshot
+	w.config.Snapshot = func(ctx context.Context) (*topology.Snapshot, error) {
+		snapshot, err := alone(ctx)
+		other := lab().Hosts[0]
+		other.Name = "pve-2"
+		snapshot.Hosts = append(snapshot.Hosts, other)
+		return snapshot, err
+	}
+	w.config.BusyHosts = func() (busy, removing []topology.HostID) {
+		return []topology.HostID{w.writer.wanted[0].Host}, nil
+	}
+	w.Controller = provisioning.New(w.config)
+	w.pend(t, "comes", "1500m")
+	if _, err := w.Provision(asOperator(t)); err != nil {
+		t.Fatal(err)
+	}
+	if len(w.writer.woken) != 0 || len(w.writer.wanted) != 2 || w.writer.wanted[1].Standby || w.writer.wanted[1].Host.Host != "pve-2" {
+		t.Errorf("woken %v, VMs are %+v: want a new node on pve-2", w.writer.woken, w.writer.wanted)
+	}
+}
+
 // TestStandbyBufferFlaps checks that no VM is removed while a buffer is repeatedly deleted
 // and created.
 func TestStandbyBufferFlaps(t *testing.T) {
