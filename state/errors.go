@@ -211,7 +211,7 @@ func (w *Workspace) failure(ctx context.Context, operation string, err error, sa
 		failure.Text = w.hidden.Replace(err.Error())
 	case operation == downloading && noProvider.MatchString(text):
 		failure.Text = aroundCause.ReplaceAllString(brief(text), "") + ": " + w.providerHint()
-	case strings.Contains(text, "Unsupported state file format"):
+	case invalidState.MatchString(text):
 		failure.Text = brief(text) + ": " + restoreState
 	default:
 		if failure.Backend = w.unreachable(text); failure.Backend != "" {
@@ -220,6 +220,9 @@ func (w *Workspace) failure(ctx context.Context, operation string, err error, sa
 	}
 	return failure
 }
+
+// invalidState matches the engine's errors about the content of a state.
+var invalidState = regexp.MustCompile(`Unsupported state file format|(Invalid|Duplicate) [a-z ]+ in state\b|(field conflict in|field missing|configuration address in) state\b`)
 
 // restoreState is the hint for an invalid state. Losing the state loses nothing else,
 // because VMs carry numaform's marker.

@@ -447,16 +447,31 @@ func TestPlanningFails(t *testing.T) {
 	}
 }
 
-// TestStateCutOff checks that the error about a truncated state names the directory and the
+// TestInvalidState checks that the error about an invalid state names the directory and the
 // fix.
-func TestStateCutOff(t *testing.T) {
+func TestInvalidState(t *testing.T) {
 	t.Parallel()
-	dir := root(t, localBackend)
-	write(t, dir, "terraform.tfstate", `{"version": 4`)
-	_, err := open(t, dir, nil).Plan(t.Context(), state.PlanOptions{})
-	if err == nil || !strings.Contains(err.Error(), dir) || strings.Contains(err.Error(), "try again") ||
-		!strings.Contains(err.Error(), "or move it elsewhere (with the local backend, it is terraform.tfstate in the host's directory") {
-		t.Errorf("got %v", err)
+	const (
+		first    = `{"version":4,"terraform_version":"1.9.0","serial":1,"lineage":"a","outputs":{},"resources":[`
+		resource = `{"mode":"%s","type":"terraform_data","name":"a","provider":"provider[\"terraform.io/builtin/terraform\"]","instances":[%s]}]}`
+		instance = `{"schema_version":0,"attributes":{"id":"1"}}`
+	)
+	for name, content := range map[string]string{
+		"truncated":         `{"version": 4`,
+		"an instance twice": first + fmt.Sprintf(resource, "managed", instance+","+instance),
+		"an unknown mode":   first + fmt.Sprintf(resource, "borrowed", instance),
+		"no provider":       first + strings.Replace(fmt.Sprintf(resource, "managed", instance), `"provider":`, `"other":`, 1),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := root(t, localBackend)
+			write(t, dir, "terraform.tfstate", content)
+			_, err := open(t, dir, nil).Plan(t.Context(), state.PlanOptions{})
+			if err == nil || !strings.Contains(err.Error(), dir) || strings.Contains(err.Error(), "try again") ||
+				!strings.Contains(err.Error(), "or move it elsewhere (with the local backend, it is terraform.tfstate in the host's directory") {
+				t.Errorf("got %v", err)
+			}
+		})
 	}
 }
 
