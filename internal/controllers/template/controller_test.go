@@ -129,22 +129,24 @@ func TestWaitWhenReady(t *testing.T) {
 		t.Fatal(err)
 	}
 	clk := testclock.NewFakeClock(time.Now())
-	api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(debian()).WithStatusSubresource(&v1alpha1.ProxmoxTemplate{}).Build()
+	watched := false
+	api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(debian()).WithStatusSubresource(&v1alpha1.ProxmoxTemplate{}).
+		WithInterceptorFuncs(interceptor.Funcs{
+			Watch: func(ctx context.Context, api client.WithWatch, list client.ObjectList, opts ...client.ListOption) (watch.Interface, error) {
+				watched = true
+				clk.Step(time.Minute)
+				return api.Watch(ctx, list, opts...)
+			},
+		}).Build()
 	controller := template.New(template.Config{
 		Client: api, Recorder: noEvents{}, Clock: clk,
 		Fleet:    &templates{state: scaler.TemplateState{Ready: true, Template: fleet.Template{VMID: 9100}}},
 		Snapshot: func(context.Context) (*topology.Snapshot, error) { return hosts(func(*topology.Host) {}), nil },
 	})
 	for _, want := range []time.Duration{5 * time.Second, singleton.RequeueImmediately} {
-		go func() {
-			for !clk.HasWaiters() {
-				time.Sleep(time.Millisecond)
-			}
-			clk.Step(time.Minute)
-		}()
 		got, err := controller.Reconcile(t.Context())
-		if err != nil || got.RequeueAfter != want {
-			t.Errorf("%+v, %v; want %v", got, err, want)
+		if err != nil || got.RequeueAfter != want || watched != (want != 5*time.Second) {
+			t.Errorf("%+v, %v, watched: %t; want %v", got, err, watched, want)
 		}
 	}
 }
