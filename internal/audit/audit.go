@@ -77,6 +77,9 @@ type Change struct {
 	Renumbered []fleet.VM `json:"renumbered,omitempty"`
 	// Woken are the standby VMs that the change starts.
 	Woken []fleet.VM `json:"woken,omitempty"`
+	// Rested are VMs that an earlier change was to wake, and that are standby VMs again,
+	// because nothing started them.
+	Rested []fleet.VM `json:"rested,omitempty"`
 	// Adopted are the VMs of another tool that the change imports.
 	Adopted []fleet.VM `json:"adopted,omitempty"`
 	// Hosts are the plans of the affected hosts, sorted.
@@ -354,7 +357,7 @@ func (c *Change) changes() bool {
 
 // Names reports whether the change affects the VM with that name.
 func (c *Change) Names(vm string) bool {
-	for _, list := range [][]fleet.VM{c.Added, c.Removed, c.Renumbered, c.Woken, c.Adopted} {
+	for _, list := range [][]fleet.VM{c.Added, c.Removed, c.Renumbered, c.Woken, c.Rested, c.Adopted} {
 		if slices.ContainsFunc(list, func(one fleet.VM) bool { return one.Name == vm }) {
 			return true
 		}

@@ -236,6 +236,7 @@ func (w *printer) entry(entry *audit.Entry) { //nolint:gocyclo // a line for eac
 		{lead: "added", vms: change.Added},
 		{lead: "removed", vms: change.Removed},
 		{lead: "woken", vms: change.Woken},
+		{lead: "standby again", vms: change.Rested},
 		{lead: "VMID changed", vms: change.Renumbered},
 	} {
 		for i := range group.vms {

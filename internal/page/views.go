@@ -469,6 +469,7 @@ func showChange(_ *Page, data *Data, r *http.Request) (string, any, error) {
 		{"added", change.Added},
 		{"removed", change.Removed},
 		{"woken", change.Woken},
+		{"standby again", change.Rested},
 		{"adopted", change.Adopted},
 		{"VMID changed", change.Renumbered},
 	} {

@@ -41,6 +41,9 @@ type Result struct {
 	Outside  []string
 	Duration time.Duration
 	Err      error
+	// Unstarted are the VMs to wake that neither this change nor an earlier one has started;
+	// set if Err is set because the plan could not be applied.
+	Unstarted []fleet.Key
 	// templates is set if the plan was for the host's templates.
 	templates bool
 }
@@ -268,7 +271,7 @@ func (s *Scaler) finish(ctx context.Context, b *begun, ended func(Result)) (resu
 				if span.IsRecording() {
 					span.SetAttributes(planAttributes(plan)...)
 				}
-				result.Outside, result.Err = s.applyPlan(ctx, b.change, plan)
+				result.Outside, result.Unstarted, result.Err = s.applyPlan(ctx, b.change, plan)
 				tracing.End(span, result.Err)
 				s.config.Observe.ApplyDone(plan.Host, s.config.Clock.Since(started), result.Err)
 			case plan.templates == nil && len(b.change.open[plan.Host].Made) > 0:
@@ -301,64 +304,22 @@ func (s *Scaler) finish(ctx context.Context, b *begun, ended func(Result)) (resu
 
 // applyPlan reads the host again and applies the saved plan, or returns an error if the
 // plan is no longer valid. outside lists the writes to Proxmox that the plan does not
-// contain.
-func (s *Scaler) applyPlan(ctx context.Context, change *Change, plan *RootPlan) (outside []string, err error) {
+// contain. If the plan was not applied, unstarted lists the VMs to wake that no change has
+// started.
+func (s *Scaler) applyPlan(ctx context.Context, change *Change, plan *RootPlan) (outside []string, unstarted []fleet.Key, err error) {
 	if plan.Verdict.Decision == guard.Deny {
-		return nil, &DeniedError{Host: plan.Host, Verdict: plan.Verdict}
+		return nil, nil, &DeniedError{Host: plan.Host, Verdict: plan.Verdict}
 	}
 	if plan.templates != nil {
-		return nil, s.applyTemplates(ctx, plan) // a download can take an hour, so it takes no slot
+		return nil, nil, s.applyTemplates(ctx, plan) // a download can take an hour, so it takes no slot
 	}
 	// Wait for a slot before the checks, because they would be outdated after the wait.
 	release := s.engines.apply(ctx)
 	defer release()
 
-	// Check again that VMIDs and CPUs are free, and that the VMs to change are ours,
-	// match the plan and are drained.
-	var changing []fleet.VMID // includes imports, and VMs whose files were deleted by hand
-	for _, target := range slices.Concat(plan.Intent.Delete, plan.Intent.Update, plan.Intent.Import, plan.Intent.Wake) {
-		changing = append(changing, target.VMID)
-	}
-	v, err := s.viewHost(ctx, change, plan.Host, true, changing...)
+	v, outside, err := s.prepareApply(ctx, change, plan)
 	if err != nil {
-		return nil, err
-	}
-	for i := range plan.TakenOut {
-		v.removed[generator.Address(&plan.TakenOut[i])] = plan.TakenOut[i]
-	}
-	if err := change.permit(ctx, v); err != nil {
-		return nil, err
-	}
-	if err := v.stillFree(plan.Intent); err != nil {
-		return nil, err
-	}
-	if err := v.stillCloneable(plan.Intent.Create); err != nil {
-		return nil, err
-	}
-	if err := v.stillUpdatable(slices.Concat(plan.Intent.Update, plan.Intent.Wake)); err != nil {
-		return nil, err
-	}
-	if err := v.stillStopped(plan.Plan.JSON, plan.Intent); err != nil {
-		return nil, err
-	}
-	if err := v.stillAsPlanned(plan.Plan.JSON, plan.Intent); err != nil {
-		return nil, err
-	}
-	if lost, _ := v.conflicts(slices.Concat(plan.Intent.Create, plan.Intent.Wake)); len(lost.VMs) > 0 {
-		return nil, lost
-	}
-	if len(plan.Intent.Delete) > 0 {
-		// A Node may have received pods since the plan was made.
-		s.checkNodes(ctx, v, nil)
-	}
-	for _, target := range plan.Intent.Delete {
-		if reason := v.blocked[target.Address]; reason != "" {
-			return nil, &NotDrainedError{VM: v.removed[target.Address].Name, Reason: reason}
-		}
-	}
-
-	if outside, err = s.prepareGuests(ctx, v, plan.Intent, change.leaving); err != nil {
-		return outside, err
+		return outside, change.unstarted(plan), err
 	}
 	var steps []string
 	for _, step := range []struct {
@@ -382,9 +343,86 @@ func (s *Scaler) applyPlan(ctx context.Context, change *Change, plan *RootPlan) 
 	tracing.End(span, err)
 	release()
 	if err := stop(err); err != nil {
-		return outside, err
+		return outside, nil, err
 	}
-	return outside, s.awaitNoConflict(ctx, change, plan)
+	return outside, nil, s.awaitNoConflict(ctx, change, plan)
+}
+
+// prepareApply reads the host again, checks that the plan is still valid, and prepares the
+// guests. outside lists the writes to Proxmox, also with an error.
+func (s *Scaler) prepareApply(ctx context.Context, change *Change, plan *RootPlan) (v *hostView, outside []string, err error) {
+	// Check again that VMIDs and CPUs are free, and that the VMs to change are ours,
+	// match the plan and are drained.
+	var changing []fleet.VMID // includes imports, and VMs whose files were deleted by hand
+	for _, target := range slices.Concat(plan.Intent.Delete, plan.Intent.Update, plan.Intent.Import, plan.Intent.Wake) {
+		changing = append(changing, target.VMID)
+	}
+	v, err = s.viewHost(ctx, change, plan.Host, true, changing...)
+	if err != nil {
+		return nil, nil, err
+	}
+	for i := range plan.TakenOut {
+		v.removed[generator.Address(&plan.TakenOut[i])] = plan.TakenOut[i]
+	}
+	if err := change.permit(ctx, v); err != nil {
+		return nil, nil, err
+	}
+	if err := v.stillFree(plan.Intent); err != nil {
+		return nil, nil, err
+	}
+	if err := v.stillCloneable(plan.Intent.Create); err != nil {
+		return nil, nil, err
+	}
+	if err := v.stillUpdatable(slices.Concat(plan.Intent.Update, plan.Intent.Wake)); err != nil {
+		return nil, nil, err
+	}
+	if err := v.stillStopped(plan.Plan.JSON, plan.Intent); err != nil {
+		return nil, nil, err
+	}
+	if err := v.stillAsPlanned(plan.Plan.JSON, plan.Intent); err != nil {
+		return nil, nil, err
+	}
+	if lost, _ := v.conflicts(slices.Concat(plan.Intent.Create, plan.Intent.Wake)); len(lost.VMs) > 0 {
+		return nil, nil, lost
+	}
+	if len(plan.Intent.Delete) > 0 {
+		// A Node may have received pods since the plan was made.
+		s.checkNodes(ctx, v, nil)
+	}
+	for _, target := range plan.Intent.Delete {
+		if reason := v.blocked[target.Address]; reason != "" {
+			return nil, nil, &NotDrainedError{VM: v.removed[target.Address].Name, Reason: reason}
+		}
+	}
+
+	outside, err = s.prepareGuests(ctx, v, plan.Intent, change.leaving)
+	return v, outside, err
+}
+
+// unstarted returns the VMs to wake that no change has started, if the plan was not applied:
+// a wake sets the guest to start with its host before it starts the guest. The state shows
+// whether an earlier wake has done that only if it was refreshed.
+func (c *Change) unstarted(plan *RootPlan) []fleet.Key {
+	onBoot := startsOnBoot(plan.Plan.JSON)
+	var keys []fleet.Key
+	for _, target := range plan.Intent.Wake {
+		retried := slices.Contains(c.open[plan.Host].Woken, target.Key)
+		if !onBoot[target.Address] && (!retried || plan.Intent.Targeted) {
+			keys = append(keys, target.Key)
+		}
+	}
+	return keys
+}
+
+// startsOnBoot returns the addresses of the VMs that start with their host, by the state
+// from which a plan was made.
+func startsOnBoot(plan *tfjson.Plan) map[string]bool {
+	onBoot := map[string]bool{}
+	for _, change := range plan.ResourceChanges {
+		before, _ := change.Change.Before.(map[string]any)
+		onBoot[change.Address], _ = before["on_boot"].(bool)
+	}
+	return onBoot
 }
 
 // prepareGuests uploads the seeds of the VMs that the plan creates, completes or wakes, and
@@ -529,10 +567,19 @@ func (v *hostView) stillUpdatable(targets []guard.Target) error {
 	return nil
 }
 
+// PartialError is implemented by errors for which the apply on a host fails because of some
+// of its VMs, although nothing is wrong with the host and its other VMs.
+type PartialError interface {
+	error
+	// Concerns reports whether the VM with a key is one of those VMs.
+	Concerns(key fleet.Key) bool
+}
+
 // StartedByHandError reports that a standby VM runs although numaform did not start it, so
 // that it has no join data.
 type StartedByHandError struct {
 	VM   string
+	Key  fleet.Key
 	VMID fleet.VMID
 	Host topology.HostID
 }
@@ -542,17 +589,16 @@ func (e *StartedByHandError) Error() string {
 		"run qm stop %d, then numaform can wake it", e.VM, e.VMID, e.Host, e.VMID)
 }
 
+// Concerns implements PartialError.
+func (e *StartedByHandError) Concerns(key fleet.Key) bool { return key == e.Key }
+
 // stillStopped refuses, right before an apply, to wake a VM that is already running,
 // unless an interrupted wake may have started it. The history does not distinguish an
 // interrupted wake from a refused one, which wrote nothing. A refreshed plan does: a wake
 // sets the guest to start with its host before it starts the guest.
 func (v *hostView) stillStopped(plan *tfjson.Plan, intent guard.Intent) error {
 	refreshed := v.retrying && intent.Targeted
-	onBoot := map[string]bool{}
-	for _, change := range plan.ResourceChanges {
-		before, _ := change.Change.Before.(map[string]any)
-		onBoot[change.Address], _ = before["on_boot"].(bool)
-	}
+	onBoot := startsOnBoot(plan)
 	for _, target := range intent.Wake {
 		vm, known := v.vms[target.Address]
 		guest, exists := v.with(&vm)
@@ -561,7 +607,7 @@ func (v *hostView) stillStopped(plan *tfjson.Plan, intent guard.Intent) error {
 		}
 		retried := slices.Contains(v.change.open[v.id].Woken, target.Key)
 		if !retried || (refreshed && !onBoot[target.Address]) {
-			return &StartedByHandError{VM: vm.Name, VMID: vm.VMID, Host: v.id}
+			return &StartedByHandError{VM: vm.Name, Key: vm.Key, VMID: vm.VMID, Host: v.id}
 		}
 	}
 	return nil

@@ -76,6 +76,7 @@ func (w *Writer) nextBatch(ctx context.Context) (*batch, error) {
 	b.change.leaving = w.leaving()
 	w.giveUpReused(b)
 	w.giveUpVanished(b, joined)
+	w.addRests(b)
 	if w.addWakes(b); len(b.wakes) == 0 {
 		w.addRequests(b, undrained)
 	}
@@ -185,6 +186,30 @@ func (w *Writer) addWakes(b *batch) {
 	}
 }
 
+// addRests declares VMs on free hosts as standby VMs again if their wake was given up, or if
+// their removal was requested before it started them. Only their files change, so they are
+// part of any change.
+func (w *Writer) addRests(b *batch) {
+	now := w.scaler.config.Clock.Now()
+	change := b.change
+	for _, m := range w.sorted() {
+		at := slices.IndexFunc(change.After.VMs, func(vm fleet.VM) bool { return vm.Key == m.VM.Key })
+		if !m.resting && !(m.unstarted && m.leaving) || at < 0 || !m.ready(change.from, now) {
+			continue
+		}
+		m.leaving, m.resting = false, true
+		change.After.VMs[at].Standby = true
+		change.Rested = append(change.Rested, change.After.VMs[at])
+	}
+}
+
+// rested records that a VM is a standby VM again. The caller holds w.mu.
+func (w *Writer) rested(m *member) {
+	m.unstarted, m.resting = false, false
+	m.VM.Standby = true
+	w.set(m, PhaseMade, nil)
+}
+
 // addRequests adds the requests for free hosts to the change.
 func (w *Writer) addRequests(b *batch, undrained map[fleet.Key]error) {
 	now := w.scaler.config.Clock.Now()
@@ -249,6 +274,15 @@ func (w *Writer) addUpdates(b *batch) {
 		change.Kind = audit.KindUpdate
 		change.Why = whyUpdate(change.Updated)
 	}
+}
+
+// inPlace returns a VM with the fields of spec that change in place.
+func inPlace(vm fleet.VM, spec *fleet.Spec) fleet.VM {
+	vm.Tags = slices.Clone(spec.Tags)
+	vm.ResourcePool = spec.ResourcePool
+	vm.SecurityGroups = slices.Clone(spec.SecurityGroups)
+	vm.Emulator = spec.Emulator
+	return vm
 }
 
 // render renders a change. VMs to create or wake that cannot be rendered fail, VMs to
@@ -455,7 +489,7 @@ func (w *Writer) blocked(ctx context.Context, b *batch, plans []RootPlan) map[to
 		w.backoff[host] = w.backoff[host].grown(w.scaler.config.Clock.Now(), longestDelay)
 		log.FromContext(ctx).Info("postponed unfinished work on a host", logkey.Host, host.String(), logkey.Reason, err.Error())
 		// Interrupted VMs report the new reason. If it is not the backend, they no longer
-		// wait for the backend.
+		// wait.
 		for _, m := range w.members {
 			if m.VM.Host != host || m.leaving || !m.interrupted() {
 				continue
@@ -463,6 +497,7 @@ func (w *Writer) blocked(ctx context.Context, b *batch, plans []RootPlan) map[to
 			phase := m.Phase
 			if BackendDown(err, time.Time{}) == nil {
 				phase = refusedPhase(err)
+				m.resting = m.unstarted
 			}
 			w.set(m, phase, err)
 		}
@@ -542,6 +577,11 @@ func (w *Writer) batchBegun(b *batch, begun *begun, span trace.SpanContext) {
 			}
 		}
 	}
+	for _, vm := range begun.change.Rested {
+		if m := w.members[vm.Key]; m != nil && m.resting {
+			w.rested(m)
+		}
+	}
 	for _, vm := range begun.change.Updated {
 		if m := w.members[vm.Key]; m != nil {
 			m.moving = true
@@ -560,7 +600,7 @@ func (w *Writer) hostApplied(ctx context.Context, b *batch, id string, result Re
 	logApplied(ctx, &result)
 	var guests guestIndex
 	conflict := &ConflictError{}
-	if result.Err != nil && !errors.As(result.Err, new(*StartedByHandError)) { // otherwise nothing was applied, and a guest that runs has no join data
+	if result.Err != nil {
 		guests = w.readGuests(ctx, b.change.Snapshot, result.Host)
 		errors.As(result.Err, &conflict)
 	}
@@ -602,7 +642,10 @@ func (w *Writer) hostApplied(ctx context.Context, b *batch, id string, result Re
 		if m.VM.Host == result.Host {
 			guest, ours := guests.of(&m.VM)
 			complete := ours && guest.host == result.Host && !hasKey(conflict.VMs, key) && m.complete(guest)
-			w.vmApplied(m, b, result.Err, complete)
+			// Without the hash of a plan, nothing was applied.
+			m.unstarted = result.Err != nil && !hasKey(conflict.VMs, key) &&
+				(slices.Contains(result.Unstarted, key) || m.unstarted && result.PlanSHA256 == "")
+			w.vmApplied(m, b, &result, complete)
 		}
 	}
 }
@@ -646,15 +689,13 @@ func (m *member) unfinished() bool {
 	return m.Phase == PhaseMaking || (m.Phase == PhaseFailed && m.Filed)
 }
 
-// interrupted reports whether the creation of a VM failed because the state backend did
-// not respond.
-func (m *member) interrupted() bool {
-	return m.Phase == PhaseMaking && BackendDown(m.Err, time.Time{}) != nil
-}
+// interrupted reports whether the creation or wake of a VM failed for a reason that does not
+// concern the VM: the state backend did not respond, or other VMs prevented its wake.
+func (m *member) interrupted() bool { return m.Phase == PhaseMaking && m.Err != nil }
 
 // vmApplied updates a VM of a host whose apply has ended.
-func (w *Writer) vmApplied(m *member, b *batch, err error, complete bool) {
-	key := m.VM.Key
+func (w *Writer) vmApplied(m *member, b *batch, result *Result, complete bool) {
+	key, err := m.VM.Key, result.Err
 	if slices.Contains(b.updates, key) {
 		// If the update failed, the VM's file has the desired values, and the unfinished
 		// work is retried.
@@ -671,7 +712,7 @@ func (w *Writer) vmApplied(m *member, b *batch, err error, complete bool) {
 	}
 
 	removed := slices.Contains(b.removes, key)
-	part := removed || slices.Contains(b.creates, key) || slices.Contains(b.wakes, key) || m.interrupted()
+	part := removed || slices.Contains(b.creates, key) || slices.Contains(b.wakes, key) || m.interrupted() || m.unstarted
 	if !part && (err != nil || !m.unfinished()) {
 		return // not part of the change, and not completed by it
 	}
@@ -684,6 +725,11 @@ func (w *Writer) vmApplied(m *member, b *batch, err error, complete bool) {
 		m.Filed = true // assume so: the removal is in progress until a change succeeds
 		m.Err, m.retry = err, m.retry.grown(w.scaler.config.Clock.Now(), longestDelay)
 	case m.leaving:
+	case m.unstarted && result.preventedByOthers(key):
+		w.set(m, PhaseMaking, err) // the next run wakes it without the VMs that prevented it
+	case m.unstarted:
+		m.resting, m.retry = true, delay{}
+		w.set(m, PhaseFailed, err)
 	case err == nil || complete:
 		w.set(m, PhaseMade, nil)
 	case BackendDown(err, time.Time{}) != nil:
@@ -691,4 +737,11 @@ func (w *Writer) vmApplied(m *member, b *batch, err error, complete bool) {
 	default:
 		w.set(m, PhaseFailed, err)
 	}
+}
+
+// preventedByOthers reports whether only other VMs to wake, which now become standby VMs again,
+// prevented the wake of the VM with a key.
+func (r *Result) preventedByOthers(key fleet.Key) bool {
+	var partial PartialError
+	return errors.As(r.Err, &partial) && !partial.Concerns(key) && slices.ContainsFunc(r.Unstarted, partial.Concerns)
 }

@@ -76,12 +76,16 @@ func (w *Writer) mergeFiles(ctx context.Context, from *reading, snapshot *topolo
 			if m.Filed = true; !m.moving && !sameInPlace(&m.VM.Spec, &vm.Spec) {
 				m.VM = inPlace(m.VM, &vm.Spec) // a person may have reverted an update
 			}
-			w.mergeStandby(ctx, m, vm, nodes[vm.Key])
-			if m.Phase == PhaseReserved && (!m.waking || slices.Contains(from.open[vm.Host].Woken, vm.Key)) {
+			wakeBegun := !vm.Standby && slices.Contains(from.open[vm.Host].Woken, vm.Key)
+			switch {
+			case m.Phase == PhaseReserved && (!m.waking || wakeBegun):
 				// Its change was written, but the response was lost.
 				m.waking = false
 				w.set(m, PhaseMaking, nil)
+			case m.resting && vm.Standby:
+				w.rested(m)
 			}
+			w.mergeStandby(ctx, m, vm, nodes[vm.Key])
 			continue
 		}
 		m := &member{VMState: VMState{VM: *vm, Since: now, Filed: true}}

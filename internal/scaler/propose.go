@@ -46,6 +46,9 @@ type Change struct {
 	Updated []fleet.VM
 	// Woken are standby VMs, in their new form, that start and become Nodes.
 	Woken []fleet.VM
+	// Rested are VMs, in their new form, that an earlier change was to wake, and that are
+	// standby VMs again, because nothing started them. Only their files change.
+	Rested []fleet.VM
 	// Adopted are existing VMs whose files were lost and are restored.
 	Adopted []fleet.VM
 	// Foreign are VMs that another tool created and that the change imports, and Permit
@@ -533,8 +536,8 @@ func (s *Scaler) removedBy(ctx context.Context, undone *audit.Change, current []
 	return removed, nil
 }
 
-// recordedVMs returns the VMs whose spec is in the history, by key. A VM that was ever
-// woken is not a standby VM, even if the record of its creation declares it as one.
+// recordedVMs returns the VMs whose spec is in the history, by key. A woken VM is not a
+// standby VM, even if the record of its creation declares it as one.
 func recordedVMs(entries []audit.Entry) map[fleet.Key]fleet.VM {
 	recorded := map[fleet.Key]fleet.VM{}
 	woken := wokenIn(entries)
@@ -549,12 +552,16 @@ func recordedVMs(entries []audit.Entry) map[fleet.Key]fleet.VM {
 	return recorded
 }
 
-// wokenIn returns the keys of the VMs that changes woke.
+// wokenIn returns the keys of the VMs that changes woke, except the VMs that became standby
+// VMs again.
 func wokenIn(entries []audit.Entry) map[fleet.Key]bool {
 	woken := map[fleet.Key]bool{}
 	for i := range entries {
 		for _, vm := range entries[i].Change.Woken {
 			woken[vm.Key] = true
+		}
+		for _, vm := range entries[i].Change.Rested {
+			delete(woken, vm.Key)
 		}
 	}
 	return woken

@@ -46,7 +46,7 @@ func (s *Scaler) record(change *Change, plans []RootPlan, approver string) audit
 	record := audit.Change{
 		Format: audit.FormatVersion, ID: id, Time: now, ClusterID: s.config.ClusterID, Actor: s.config.Actor, Version: s.config.Version,
 		Kind: change.kind(plans), Undoes: change.Undoes,
-		Added: change.Added, Removed: slices.Clone(change.Removed), Renumbered: change.Renumbered, Woken: change.Woken, Adopted: change.Foreign,
+		Added: change.Added, Removed: slices.Clone(change.Removed), Renumbered: change.Renumbered, Woken: change.Woken, Rested: change.Rested, Adopted: change.Foreign,
 		Outside: slices.Clone(change.outside), Open: change.opens(id, plans),
 		Rotations: rotations{},
 	}
@@ -129,6 +129,13 @@ func (p *RootPlan) record(approver string) audit.HostPlan {
 // host that is to change, or that the change touches but that could not be planned.
 func (c *Change) opens(id string, plans []RootPlan) []audit.Open {
 	open := maps.Clone(c.open)
+	for _, vm := range c.Rested {
+		entry := open[vm.Host]
+		entry.Woken = slices.DeleteFunc(slices.Clone(entry.Woken), func(key fleet.Key) bool { return key == vm.Key })
+		if open[vm.Host] = entry; len(entry.Removed)+len(entry.Made)+len(entry.Updated)+len(entry.Woken) == 0 {
+			delete(open, vm.Host)
+		}
+	}
 	for i := range plans {
 		plan := &plans[i]
 		if failed := plan.Touched && plan.Err != nil; plan.templates != nil || !failed && !plan.Changes() {
@@ -206,6 +213,9 @@ func why(record *audit.Change) string {
 	case audit.KindUndo:
 		return "undo " + record.Undoes
 	case audit.KindRecovery:
+		if len(record.Rested) > 0 {
+			return "not started, standby again: " + names(record.Rested)
+		}
 		if len(record.Hosts) == 0 && len(record.Outside) > 0 {
 			return "record writes outside a plan"
 		}

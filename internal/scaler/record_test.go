@@ -53,6 +53,28 @@ func TestRecord(t *testing.T) {
 	}
 }
 
+// TestRecordOfRestedVMs checks that a VM that is a standby VM again is no unfinished work, and
+// that the wakes of other VMs still are.
+func TestRecordOfRestedVMs(t *testing.T) {
+	t.Parallel()
+	rested, waits := vm(pve1, 2000), vm(pve1, 2001)
+	for _, woken := range [][]fleet.VM{{rested}, {rested, waits}} {
+		change := propose(t, newScaler(t, nil), snapshot()).Waking(pve1, woken...)
+		change.Rested = []fleet.VM{rested}
+		record := newScaler(t, nil).Record(change, nil)
+		var left []audit.Open
+		if len(woken) > 1 {
+			left = []audit.Open{{Host: pve1, Woken: []fleet.Key{waits.Key}}}
+		}
+		if diff := cmp.Diff(left, record.Open); diff != "" {
+			t.Errorf("open (-want +got):\n%s", diff)
+		}
+		if record.Kind != audit.KindRecovery || record.Why != "not started, standby again: workers-2000" || !record.Names(rested.Name) {
+			t.Errorf("it is a %s: %s", record.Kind, record.Why)
+		}
+	}
+}
+
 // TestKinds checks which kind of change the history shows.
 func TestKinds(t *testing.T) {
 	t.Parallel()

@@ -405,7 +405,8 @@ func TestFailedHostsAreBusy(t *testing.T) {
 }
 
 // TestRecordedVMsWereWoken checks that the history returns a woken VM as no longer on
-// standby, so that an adoption after the loss of its file does not make it a standby VM.
+// standby, so that an adoption after the loss of its file does not make it a standby VM,
+// unless its wake was given up.
 func TestRecordedVMsWereWoken(t *testing.T) {
 	t.Parallel()
 	woken, waits := vm(pve1, 2000), vm(pve1, 2001)
@@ -414,7 +415,8 @@ func TestRecordedVMsWereWoken(t *testing.T) {
 	started.Standby = false
 	recorded := scaler.RecordedVMs([]audit.Entry{
 		{Change: audit.Change{Added: []fleet.VM{woken, waits}}},
-		{Change: audit.Change{Woken: []fleet.VM{started}}},
+		{Change: audit.Change{Woken: []fleet.VM{started, waits}}},
+		{Change: audit.Change{Rested: []fleet.VM{waits}}},
 	})
 	if recorded[woken.Key].Standby || !recorded[waits.Key].Standby {
 		t.Errorf("standby: %t and %t, want false and true", recorded[woken.Key].Standby, recorded[waits.Key].Standby)
@@ -443,13 +445,14 @@ func TestFinishedStandbyVMsStay(t *testing.T) {
 
 // TestWriterRefusesToWakeWhatRunsMeanwhile starts a standby VM by hand between the
 // request to wake it and the apply: it does not count as woken, and no retry gives it a
-// seed, because it has booted without one. Once it is stopped, it is woken.
+// seed, because it has booted without one. Nothing stops it, not even the deletion of its
+// NodeClaim or a restart: it is a standby VM again. Once it is stopped, it can be woken.
 func TestWriterRefusesToWakeWhatRunsMeanwhile(t *testing.T) {
 	t.Parallel()
 	seeds := &seedings{}
 	w := newWorldWith(t, func(config *scaler.Config) { config.Guests = seeds })
 	paused := &atomic.Bool{}
-	writer := w.run(t, func(config *scaler.WriterConfig) { config.Paused = paused.Load })
+	writer, stop := w.runUntil(t, func(config *scaler.WriterConfig) { config.Paused = paused.Load })
 	vm := ensure(t, writer, standby(first))[0]
 	phases(t, writer, scaler.PhaseMade)
 	w.underWay(t)
@@ -467,17 +470,31 @@ func TestWriterRefusesToWakeWhatRunsMeanwhile(t *testing.T) {
 	}
 	guestRuns(true)
 	paused.Store(false)
-	refused := func(states []scaler.VMState) bool { return states[0].Phase == scaler.PhaseFailed }
-	if states := await(t, writer, refused); !as[*scaler.StartedByHandError](states[0].Err) {
+	if states := phases(t, writer, scaler.PhaseFailed); !as[*scaler.StartedByHandError](states[0].Err) {
 		t.Errorf("it failed with %v", states[0].Err)
 	}
-	again := len(w.kinds(t)) + 1
-	await(t, writer, func([]scaler.VMState) bool { return len(w.kinds(t)) >= again && !writer.Busy() })
-	if states := writer.VMs(); !refused(states) || len(seeds.taken()) > 0 {
-		t.Errorf("after a retry it is %+v", states[0])
+	writer.Remove(vm.Key)
+	if states := phases(t, writer, scaler.PhaseMade); !states[0].VM.Standby || len(seeds.taken()) > 0 {
+		t.Errorf("it is %+v", states[0])
 	}
+	w.underWay(t)
+	stop()
+	next := w.run(t, nil)
+	if states := phases(t, next, scaler.PhaseMade); !states[0].VM.Standby {
+		t.Error("after a restart, it counts as a node")
+	}
+	if guest, exists := w.sim.Guest(int(vm.VMID)); !exists || !guest.Running || guest.Config["onboot"] == "1" {
+		t.Errorf("it exists: %t, runs: %t, onboot %q", exists, guest.Running, guest.Config["onboot"])
+	}
+
 	guestRuns(false)
-	phases(t, writer, scaler.PhaseMade)
+	await(t, next, func([]scaler.VMState) bool {
+		_, err := next.Wake(t.Context(), vm.Key)
+		return err == nil
+	})
+	await(t, next, func(states []scaler.VMState) bool {
+		return states[0].Phase == scaler.PhaseMade && !states[0].VM.Standby
+	})
 	w.runs(t, vm, true)
 }
 

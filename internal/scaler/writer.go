@@ -135,6 +135,10 @@ type member struct {
 	// waking is set while the wake of a standby VM has not begun: its file still declares
 	// standby.
 	waking bool
+	// unstarted is set if the VM's wake has begun, but the last attempt proved that it has not
+	// started the VM. resting is set while such a VM waits until its file declares standby
+	// again, because its wake was given up.
+	unstarted, resting bool
 	// misfiled is set while its file disagrees about standby.
 	misfiled bool
 	// vanished is set if the VM was created and then removed by another client.
@@ -483,7 +487,7 @@ func (w *Writer) Wake(ctx context.Context, keys ...fleet.Key) (vms []fleet.VM, e
 			return nil, &NotStandbyError{Key: key, VM: m.VM.Name, Phase: m.Phase}
 		}
 		if guest, ours := index.of(&m.VM); ours && guest.Running {
-			return nil, &StartedByHandError{VM: m.VM.Name, VMID: m.VM.VMID, Host: m.VM.Host}
+			return nil, &StartedByHandError{VM: m.VM.Name, Key: key, VMID: m.VM.VMID, Host: m.VM.Host}
 		}
 	}
 	for _, key := range keys {
@@ -523,15 +527,15 @@ func (w *Writer) Begun(ctx context.Context, keys ...fleet.Key) {
 }
 
 // Remove requests deletion of the VMs with these keys. Unknown keys are ignored. A VM not
-// yet written to a file is dropped immediately, and a VM whose wake has not begun is a
-// standby VM again.
+// yet written to a file is dropped immediately. A VM whose wake has not begun is a standby
+// VM again, and the next change makes one of a VM whose wake failed before it started the VM.
 func (w *Writer) Remove(keys ...fleet.Key) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, key := range keys {
 		m := w.members[key]
 		switch {
-		case m == nil || m.leaving:
+		case m == nil || m.leaving || m.resting:
 		case !m.Filed && !m.moving:
 			w.drop(key)
 		case m.waking:
@@ -581,15 +585,6 @@ func (w *Writer) Update(vms ...fleet.VM) {
 // sameInPlace reports whether two VMs are equal in everything that changes in place.
 func sameInPlace(a, b *fleet.Spec) bool {
 	return a.ResourcePool == b.ResourcePool && a.Emulator == b.Emulator && slices.Equal(a.Tags, b.Tags) && slices.Equal(a.SecurityGroups, b.SecurityGroups)
-}
-
-// inPlace returns a VM with the fields of spec that change in place.
-func inPlace(vm fleet.VM, spec *fleet.Spec) fleet.VM {
-	vm.Tags = slices.Clone(spec.Tags)
-	vm.ResourcePool = spec.ResourcePool
-	vm.SecurityGroups = slices.Clone(spec.SecurityGroups)
-	vm.Emulator = spec.Emulator
-	return vm
 }
 
 // Record stores lines about writes to Proxmox that no plan contains, for the record of

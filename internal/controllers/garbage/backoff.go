@@ -70,12 +70,15 @@ func (v *view) affectedOfferings(vm fleet.VM, err error) []scheduling.OfferingSe
 		locked *state.LockedError
 		plan   *scaler.PlanError
 		pins   *scaler.RootOnlyError
+		part   scaler.PartialError
 		vmid   *scaler.VMIDTakenError
 		cpus   *scaler.CPUsTakenError
 		taken  *scaler.AddressTakenError
 		moved  *scaler.MovedError
 	)
 	switch {
+	case errors.As(err, &part) && part.Concerns(vm.Key):
+		return nil // only this VM has the problem
 	case errors.As(err, &vmid), errors.As(err, &cpus), errors.As(err, &taken):
 		return nil // the next attempt uses another VMID, or avoids the CPUs and addresses in use
 	case errors.As(err, &moved) && moved.VM == vm.Name:

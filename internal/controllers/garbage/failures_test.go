@@ -216,6 +216,8 @@ func TestOffersByFailure(t *testing.T) {
 		{"disk of this machine full", errors.New("write plan.json: no space left on device"), []scheduling.OfferingSelector{exact(vm)}},
 		{"number taken", &scaler.VMIDTakenError{VM: vm.Name}, nil},
 		{"cpus taken", &scaler.CPUsTakenError{VM: vm.Name}, nil},
+		{"started by hand", fmt.Errorf("waking: %w", &scaler.StartedByHandError{VM: vm.Name, Key: vm.Key}), nil},
+		{"another VM started by hand", &scaler.StartedByHandError{Key: "other"}, []scheduling.OfferingSelector{exact(vm)}},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

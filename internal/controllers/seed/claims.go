@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -12,10 +13,13 @@ import (
 
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/scaler"
 )
 
 // claimPoll is the interval between checks for a missing claim.
 const claimPoll = 250 * time.Millisecond
+
+var _ scaler.PartialError = (*UnclaimedError)(nil)
 
 // UnclaimedError reports VMs whose NodeClaim is missing or being deleted: their kubelets
 // could not join, so no VM of the batch got a seed.
@@ -30,6 +34,11 @@ func (e *UnclaimedError) Error() string {
 		names[i] = e.VMs[i].Name
 	}
 	return fmt.Sprintf("VMs without a NodeClaim are not created: %s: the NodeClaim was deleted, or numaform stopped before it created one", strings.Join(names, ", "))
+}
+
+// Concerns implements scaler.PartialError.
+func (e *UnclaimedError) Concerns(key fleet.Key) bool {
+	return slices.ContainsFunc(e.VMs, func(vm fleet.VM) bool { return vm.Key == key })
 }
 
 // claims returns the NodeClaim of each VM, by the VM's key. It waits while claims are

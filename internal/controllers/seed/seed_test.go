@@ -328,6 +328,9 @@ func TestSeedWithoutAClaim(t *testing.T) {
 	if !errors.As(err, &unclaimed) || len(unclaimed.VMs) != 2 || unclaimed.VMs[0].Name != none.Name || unclaimed.VMs[1].Name != going.Name {
 		t.Fatalf("Seed: %v, want an *UnclaimedError of %s and %s", err, none.Name, going.Name)
 	}
+	if unclaimed.Concerns(good.Key) || !unclaimed.Concerns(none.Key) || !unclaimed.Concerns(going.Key) {
+		t.Errorf("it concerns other VMs than it names: %v", unclaimed)
+	}
 	if len(written) > 0 || len(w.writes()) > 0 || len(w.tokens(good)) > 0 {
 		t.Errorf("wrote %v, %v", written, w.writes())
 	}

@@ -1,0 +1,273 @@
+package scaler_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"sync/atomic"
+	"testing"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/internal/audit"
+	"github.com/numaform/numaform/internal/pvesim"
+	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/internal/store"
+)
+
+// forgetfulStore commits the first change for which forgets returns true, but returns an
+// error, as if the response was lost.
+type forgetfulStore struct {
+	store.Store
+	forgets atomic.Pointer[func(*audit.Change) bool]
+}
+
+func (s *forgetfulStore) Begin(ctx context.Context, base store.Revision, files generator.Files, change audit.Change) error {
+	err := s.Store.Begin(ctx, base, files, change)
+	if forgets := s.forgets.Load(); err == nil && forgets != nil && (*forgets)(&change) {
+		s.forgets.Store(nil)
+		return errors.New("the response was lost")
+	}
+	return err
+}
+
+// standbyAgain waits until VMs are standby VMs that nothing has started, also according to
+// their files, and no work is unfinished. It then wakes them: all VMs of the fleet are nodes.
+func (w *world) standbyAgain(t *testing.T, writer *scaler.Writer, vms ...fleet.VM) {
+	t.Helper()
+	rests := func(states []scaler.VMState) bool {
+		for _, vm := range vms {
+			at := slices.IndexFunc(states, func(state scaler.VMState) bool { return state.VM.Key == vm.Key })
+			if at < 0 {
+				t.Fatalf("%s was removed", vm.Name)
+			}
+			if state := states[at]; !state.VM.Standby || state.Phase != scaler.PhaseMade || state.Err != nil {
+				return false
+			}
+		}
+		return true
+	}
+	await(t, writer, rests)
+	w.underWay(t)
+	files, _, err := w.Fleet(t.Context())
+	must(t, err)
+	for _, vm := range vms {
+		filed := slices.ContainsFunc(files.VMs, func(other fleet.VM) bool { return other.Key == vm.Key && other.Standby })
+		if n := w.starts(vm); n > 0 || !filed {
+			t.Errorf("%s was started %d times; its file declares standby: %t", vm.Name, n, filed)
+		}
+		w.runs(t, vm, false)
+	}
+	for _, vm := range vms {
+		if _, err := writer.Wake(t.Context(), vm.Key); err != nil {
+			t.Fatal(err)
+		}
+	}
+	await(t, writer, func(states []scaler.VMState) bool {
+		return !slices.ContainsFunc(states, func(state scaler.VMState) bool { return state.Phase != scaler.PhaseMade || state.VM.Standby })
+	})
+	w.underWay(t)
+	for _, vm := range vms {
+		w.runs(t, vm, true)
+	}
+}
+
+// unclaimed is an error about the seed of one VM.
+type unclaimed struct{ key fleet.Key }
+
+func (*unclaimed) Error() string { return "it has no NodeClaim" }
+
+func (r *unclaimed) Concerns(key fleet.Key) bool { return key == r.key }
+
+// seeder calls seed for the seeds of VMs that are not standby VMs, until it is nil.
+type seeder struct {
+	guests
+	seed func(ctx context.Context, vms []fleet.VM) error
+}
+
+func (s *seeder) Seed(ctx context.Context, vms []fleet.VM) ([]string, error) {
+	s.mu.Lock()
+	seed := s.seed
+	s.mu.Unlock()
+	if seed == nil || vms[0].Standby {
+		return nil, nil
+	}
+	return nil, seed(ctx, vms)
+}
+
+func (s *seeder) set(seed func(ctx context.Context, vms []fleet.VM) error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seed = seed
+}
+
+// TestFailedWakesLoseNoVM makes a wake of three VMs fail before it starts any of them. None
+// is removed, although the NodeClaims of the failed VMs are.
+func TestFailedWakesLoseNoVM(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name string
+		// fail returns the error of the attempt to seed the VMs.
+		fail func(vms []fleet.VM) error
+		// wantFailed are the indexes of the VMs that fail. The others are woken by a retry.
+		wantFailed []int
+	}{
+		{"the upload fails", func([]fleet.VM) error { return errors.New("the upload timed out") }, []int{0, 1, 2}},
+		{"one has no claim", func(vms []fleet.VM) error { return &unclaimed{vms[1].Key} }, []int{1}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			seeds := &seeder{}
+			w := newWorldWith(t, func(config *scaler.Config) { config.Guests = seeds })
+			writer := w.run(t, nil)
+			vms := ensure(t, writer, standby(first), standby(first), standby(first))
+			phases(t, writer, scaler.PhaseMade, scaler.PhaseMade, scaler.PhaseMade)
+			w.underWay(t)
+			var failed []fleet.VM
+			for _, i := range tt.wantFailed {
+				failed = append(failed, vms[i])
+			}
+			is := func(list []fleet.VM, key fleet.Key) bool {
+				return slices.ContainsFunc(list, func(vm fleet.VM) bool { return vm.Key == key })
+			}
+			seeds.set(func(_ context.Context, seeded []fleet.VM) error {
+				if is(seeded, failed[0].Key) {
+					return tt.fail(vms)
+				}
+				return nil
+			})
+			if _, err := writer.Wake(t.Context(), vms[0].Key, vms[1].Key, vms[2].Key); err != nil {
+				t.Fatal(err)
+			}
+			states := await(t, writer, func(states []scaler.VMState) bool {
+				return slices.ContainsFunc(states, func(state scaler.VMState) bool { return state.Phase == scaler.PhaseFailed })
+			})
+			for _, state := range states {
+				if want := is(failed, state.VM.Key); want != (state.Phase == scaler.PhaseFailed) || state.Err == nil {
+					t.Errorf("%s is %s (%v), want it to have failed: %t", state.VM.Name, state.Phase, state.Err, want)
+				}
+				if state.Phase == scaler.PhaseFailed {
+					writer.Remove(state.VM.Key) // as Karpenter does when the claim is deleted
+				}
+			}
+			await(t, writer, func(states []scaler.VMState) bool {
+				return !slices.ContainsFunc(states, func(state scaler.VMState) bool { return state.Phase != scaler.PhaseMade })
+			})
+			for _, vm := range vms {
+				w.runs(t, vm, !is(failed, vm.Key))
+			}
+			seeds.set(nil)
+			w.standbyAgain(t, writer, failed...)
+			w.exist(t, int(vms[0].VMID), int(vms[1].VMID), int(vms[2].VMID))
+			for _, vm := range vms {
+				if n := w.starts(vm); n != 1 {
+					t.Errorf("%s was started %d times", vm.Name, n)
+				}
+			}
+		})
+	}
+}
+
+// TestFailedWakeOfARemovedClaim deletes the NodeClaim of a VM while it is woken: the wake
+// fails before it starts the VM, which is a standby VM again.
+func TestFailedWakeOfARemovedClaim(t *testing.T) {
+	t.Parallel()
+	seeds := &seeder{}
+	w := newWorldWith(t, func(config *scaler.Config) { config.Guests = seeds })
+	writer := w.run(t, nil)
+	vm := ensure(t, writer, standby(first))[0]
+	phases(t, writer, scaler.PhaseMade)
+	w.underWay(t)
+	seeds.set(func(context.Context, []fleet.VM) error {
+		seeds.set(nil)
+		writer.Remove(vm.Key)
+		return &unclaimed{vm.Key}
+	})
+	if _, err := writer.Wake(t.Context(), vm.Key); err != nil {
+		t.Fatal(err)
+	}
+	w.standbyAgain(t, writer, vm)
+}
+
+// TestRestWasRecorded makes the upload of a seed fail, and loses the response of the change
+// that makes the VM a standby VM again.
+func TestRestWasRecorded(t *testing.T) {
+	t.Parallel()
+	forgetful, seeds := &forgetfulStore{}, &seeder{}
+	w := newWorldWith(t, func(config *scaler.Config) {
+		forgetful.Store = config.Store
+		config.Store, config.Guests = forgetful, seeds
+	})
+	writer := w.run(t, nil)
+	vm := ensure(t, writer, standby(first))[0]
+	phases(t, writer, scaler.PhaseMade)
+	w.underWay(t)
+	seeds.set(func(context.Context, []fleet.VM) error {
+		seeds.set(nil)
+		return errors.New("the upload timed out")
+	})
+	rests := func(change *audit.Change) bool { return len(change.Rested) > 0 }
+	forgetful.forgets.Store(&rests)
+	if _, err := writer.Wake(t.Context(), vm.Key); err != nil {
+		t.Fatal(err)
+	}
+	w.standbyAgain(t, writer, vm)
+	if forgetful.forgets.Load() != nil {
+		t.Error("no response was lost")
+	}
+}
+
+// TestNextWriterKeepsUnstartedVMs ends a writer while it seeds a VM to wake. The VM's
+// NodeClaim vanishes, so that the next writer cannot complete the wake, and the VM is a
+// standby VM again.
+func TestNextWriterKeepsUnstartedVMs(t *testing.T) {
+	t.Parallel()
+	seeds := &seeder{}
+	w := newWorldWith(t, func(config *scaler.Config) { config.Guests = seeds })
+	dying, stop := w.runUntil(t, nil)
+	vm := ensure(t, dying, standby(first))[0]
+	phases(t, dying, scaler.PhaseMade)
+	w.underWay(t)
+	reached := make(chan struct{})
+	seeds.set(func(ctx context.Context, _ []fleet.VM) error {
+		close(reached)
+		<-ctx.Done()
+		return context.Cause(ctx)
+	})
+	if _, err := dying.Wake(t.Context(), vm.Key); err != nil {
+		t.Fatal(err)
+	}
+	<-reached
+	stop()
+	w.underWay(t, first)
+
+	seeds.set(func(context.Context, []fleet.VM) error {
+		seeds.set(nil)
+		return &unclaimed{vm.Key}
+	})
+	writer := w.run(t, nil)
+	phases(t, writer, scaler.PhaseFailed)
+	writer.Remove(vm.Key)
+	w.standbyAgain(t, writer, vm)
+}
+
+// TestFailedStartRemovesTheVM makes the start of a standby VM fail: it may have run, so it
+// does not become a standby VM again, and is removed with its NodeClaim.
+func TestFailedStartRemovesTheVM(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	writer := w.run(t, nil)
+	vm := ensure(t, writer, standby(first))[0]
+	phases(t, writer, scaler.PhaseMade)
+	w.underWay(t)
+	w.sim.AddFault(pvesim.Fault{Method: http.MethodPost, Path: "/status/start$", Status: http.StatusInternalServerError, Reason: "no"})
+	if _, err := writer.Wake(t.Context(), vm.Key); err != nil {
+		t.Fatal(err)
+	}
+	phases(t, writer, scaler.PhaseFailed)
+	writer.Remove(vm.Key)
+	phases(t, writer)
+	w.exist(t)
+	w.underWay(t)
+}
