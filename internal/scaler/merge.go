@@ -82,6 +82,11 @@ func (w *Writer) mergeFiles(ctx context.Context, from *reading, snapshot *topolo
 				// Its change was written, but the response was lost.
 				m.waking = false
 				w.set(m, PhaseMaking, nil)
+			case m.VM.Standby && wakeBegun && !m.leaving:
+				// So was its wake, and then the wake was withdrawn.
+				m.VM.Standby = false
+				m.unstarted, m.leaving, m.retry = true, true, delay{}
+				w.set(m, PhaseRemoving, nil)
 			case m.resting && vm.Standby:
 				w.rested(m)
 			}

@@ -32,6 +32,30 @@ func (s *forgetfulStore) Begin(ctx context.Context, base store.Revision, files g
 	return err
 }
 
+// TestWithdrawnWakeWasRecorded withdraws a wake whose record was written, but whose response
+// was lost: nothing starts the VM, which has no NodeClaim, and it is a standby VM again.
+func TestWithdrawnWakeWasRecorded(t *testing.T) {
+	t.Parallel()
+	forgetful := &forgetfulStore{}
+	w := newWorldWith(t, func(config *scaler.Config) {
+		forgetful.Store = config.Store
+		config.Store = forgetful
+	})
+	writer := w.run(t, nil)
+	vm := ensure(t, writer, standby(first))[0]
+	phases(t, writer, scaler.PhaseMade)
+	w.underWay(t)
+	withdraw := func(change *audit.Change) bool {
+		writer.Remove(vm.Key)
+		return change.Kind == audit.KindWake
+	}
+	forgetful.forgets.Store(&withdraw)
+	if _, err := writer.Wake(t.Context(), vm.Key); err != nil {
+		t.Fatal(err)
+	}
+	w.standbyAgain(t, writer, vm)
+}
+
 // standbyAgain waits until VMs are standby VMs that nothing has started, also according to
 // their files, and no work is unfinished. It then wakes them: all VMs of the fleet are nodes.
 func (w *world) standbyAgain(t *testing.T, writer *scaler.Writer, vms ...fleet.VM) {
