@@ -215,6 +215,8 @@ func (v *hostView) intent(plan *tfjson.Plan, imported []fleet.VM) guard.Intent {
 		}
 	}
 
+	// A failed start leaves the VM in the state as started, but without the addresses that its
+	// guest reports, so that even a plan without a refresh changes it again.
 	for _, change := range plan.ResourceChanges {
 		if vm, ok := v.woken[change.Address]; ok && !requested[change.Address] && !change.Change.Actions.NoOp() {
 			requested[change.Address] = true

@@ -2,11 +2,15 @@ package scaler_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/generator"
@@ -15,6 +19,47 @@ import (
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/store"
 )
+
+// TestRetriedWakesOfWholeHosts makes the start of a standby VM fail, which leaves it in the
+// state as started. The retry plans the whole host, for another reason and without a
+// refresh, and starts the VM nevertheless.
+func TestRetriedWakesOfWholeHosts(t *testing.T) {
+	t.Parallel()
+	for name, cause := range map[string]func(t *testing.T, w *world, other fleet.VM){
+		"another VM is missing": func(_ *testing.T, w *world, other fleet.VM) { w.sim.RemoveGuest(int(other.VMID)) },
+		"a retry was killed": func(t *testing.T, w *world, _ fleet.VM) {
+			t.Helper()
+			now := time.Now()
+			work := filepath.Join(w.stateDir, "work", string(first.Region), string(first.Host))
+			record, err := json.Marshal(map[string]any{"operation": "applying", "host": "other", "pid": 1, "began": now, "until": now, "dir": work})
+			must(t, err, os.WriteFile(filepath.Join(work, ".terraform", "numaform", "run.json"), record, 0o600))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			failing, stop := w.runUntil(t, nil)
+			vms := ensure(t, failing, standby(first), on(first))
+			phases(t, failing, scaler.PhaseMade, scaler.PhaseMade)
+			w.underWay(t)
+			remove := w.sim.AddFault(pvesim.Fault{Method: http.MethodPost, Path: "/status/start$", Status: http.StatusInternalServerError, Reason: "no"})
+			if _, err := failing.Wake(t.Context(), vms[0].Key); err != nil {
+				t.Fatal(err)
+			}
+			phases(t, failing, scaler.PhaseFailed, scaler.PhaseMade)
+			stop()
+			remove()
+			w.underWay(t, first)
+
+			cause(t, w, vms[1])
+			writer := w.run(t, nil)
+			phases(t, writer, scaler.PhaseMade, scaler.PhaseMade)
+			w.underWay(t)
+			w.runs(t, vms[0], true)
+			w.exist(t, int(vms[0].VMID), int(vms[1].VMID))
+		})
+	}
+}
 
 // forgetfulStore commits the first change for which forgets returns true, but returns an
 // error, as if the response was lost.
