@@ -36,23 +36,9 @@ func (a *Approvals) Methods(build func() []disruption.Method) (free, held []disr
 	return wrap(false), wrap(true)
 }
 
-// AnyManual reports whether changes of any NodePool need approval.
-func (a *Approvals) AnyManual(ctx context.Context) (bool, error) {
-	known, err := a.readPools(ctx)
-	if err != nil {
-		return false, err
-	}
-	for _, pool := range known {
-		if a.manual(pool) {
-			return true, nil
-		}
-	}
-	return false, nil
-}
-
-// manual reports whether a NodePool's scale-ups or scale-downs need approval. A disruption
+// Manual reports whether a NodePool's scale-ups or scale-downs need approval. A disruption
 // can contain both.
-func (a *Approvals) manual(pool *karpv1.NodePool) bool {
+func (a *Approvals) Manual(pool *karpv1.NodePool) bool {
 	return a.modeOf(pool, v1alpha1.ScaleDown) == ModeManual || a.modeOf(pool, v1alpha1.ScaleUp) == ModeManual
 }
 
@@ -95,7 +81,7 @@ func (m *method) ShouldDisrupt(ctx context.Context, candidate *disruption.Candid
 	a := m.approvals
 	// Static NodePools reserve replacements as soon as a command is computed, so their
 	// commands cannot wait.
-	if a.manual(candidate.NodePool) != m.manual || (m.manual && candidate.OwnedByStaticNodePool()) || !m.Method.ShouldDisrupt(ctx, candidate) {
+	if a.Manual(candidate.NodePool) != m.manual || (m.manual && candidate.OwnedByStaticNodePool()) || !m.Method.ShouldDisrupt(ctx, candidate) {
 		return false
 	}
 	if m.manual {

@@ -144,7 +144,7 @@ func (c *core) controllers(ctx context.Context, approvals *approval.Approvals) [
 	health := nodepoolhealth.NewState()
 	return []controller.Controller{
 		evictions, queue,
-		c.paced("disruption", newDisruptions(c.client, approvals.AnyManual, free, held, func(methods ...disruption.Method) *disruption.Controller {
+		c.paced("disruption", newDisruptions(c.client, approvals.Manual, free, held, func(methods ...disruption.Method) *disruption.Controller {
 			return disruption.NewController(c.clock, floored, provisioner, c.provider, c.recorder, c.state, queue, c.cost, disruption.WithMethods(methods...))
 		})),
 		poolhash.NewController(c.client, c.provider),

@@ -2,9 +2,11 @@ package operator
 
 import (
 	"context"
+	"fmt"
 	"slices"
 
 	"github.com/awslabs/operatorpkg/reconciler"
+	"github.com/awslabs/operatorpkg/status"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -27,9 +29,10 @@ type disruptions struct {
 	*disruption.Controller
 	others map[applicable]*disruption.Controller
 
+	// client reads from the cache.
 	client client.Reader
-	// approval reports whether changes of a NodePool need approval.
-	approval func(ctx context.Context) (bool, error)
+	// manual reports whether changes of a NodePool need approval.
+	manual func(*karpv1.NodePool) bool
 	// last is what was applicable in the last round.
 	last applicable
 }
@@ -37,10 +40,10 @@ type disruptions struct {
 // newDisruptions returns the loop with methods for NodePools that need no approval, and for
 // those that do. build creates a loop with some of the methods.
 func newDisruptions(
-	reader client.Reader, approval func(context.Context) (bool, error), free, held []disruption.Method,
+	reader client.Reader, manual func(*karpv1.NodePool) bool, free, held []disruption.Method,
 	build func(methods ...disruption.Method) *disruption.Controller,
 ) *disruptions {
-	d := &disruptions{others: map[applicable]*disruption.Controller{}, client: reader, approval: approval}
+	d := &disruptions{others: map[applicable]*disruption.Controller{}, client: reader, manual: manual}
 	isDrift := func(m disruption.Method) bool { return m.Reason() == karpv1.DisruptionReasonDrifted }
 	all := slices.Concat(free, held)
 	d.Controller = build(all...)
@@ -67,16 +70,23 @@ func (d *disruptions) Reconcile(ctx context.Context) (reconciler.Result, error) 
 }
 
 func (d *disruptions) applicable(ctx context.Context) (applicable, error) {
-	approval, err := d.approval(ctx)
-	if err != nil {
-		return applicable{}, err
+	var pools karpv1.NodePoolList
+	if err := d.client.List(ctx, &pools); err != nil {
+		return applicable{}, fmt.Errorf("listing nodepools: %w", err)
 	}
 	var claims karpv1.NodeClaimList
 	if err := d.client.List(ctx, &claims, client.UnsafeDisableDeepCopy); err != nil {
-		return applicable{}, err
+		return applicable{}, fmt.Errorf("listing nodeclaims: %w", err)
 	}
-	drifted := func(claim karpv1.NodeClaim) bool {
-		return claim.StatusConditions().Get(karpv1.ConditionTypeDrifted).IsTrue()
+	var now applicable
+	for i := range pools.Items {
+		now.approval = now.approval || d.manual(&pools.Items[i])
 	}
-	return applicable{drift: slices.ContainsFunc(claims.Items, drifted), approval: approval}, nil
+	for i := range claims.Items {
+		// StatusConditions would write to the cache's object.
+		now.drift = now.drift || slices.ContainsFunc(claims.Items[i].Status.Conditions, func(c status.Condition) bool {
+			return c.Type == karpv1.ConditionTypeDrifted && c.IsTrue()
+		})
+	}
+	return now, nil
 }

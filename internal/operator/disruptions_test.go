@@ -13,6 +13,7 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/controllers/disruption"
@@ -49,7 +50,17 @@ func (classless) GetSupportedNodeClasses() []status.Object { return nil }
 func TestDisruptions(t *testing.T) {
 	t.Parallel()
 	claim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "one"}, Spec: karpv1.NodeClaimSpec{NodeClassRef: &karpv1.NodeClassReference{}}}
-	api := fake.NewClientBuilder().WithScheme(scheme.Scheme).WithObjects(claim).WithStatusSubresource(claim).Build()
+	pool := &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: "workers"}}
+	var listErr error
+	api := fake.NewClientBuilder().WithScheme(scheme.Scheme).WithObjects(claim, pool).WithStatusSubresource(claim).Build()
+	reader := interceptor.NewClient(api, interceptor.Funcs{
+		List: func(ctx context.Context, api client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			if listErr != nil {
+				return listErr
+			}
+			return api.List(ctx, list, opts...)
+		},
+	})
 	cluster := state.NewCluster(clock.RealClock{}, api, classless{})
 	var rounds []string
 	methods := func(prefix string) []disruption.Method {
@@ -58,9 +69,8 @@ func TestDisruptions(t *testing.T) {
 			recordedMethod{name: prefix + "drifted", reason: karpv1.DisruptionReasonDrifted, rounds: &rounds},
 		}
 	}
-	approval := false
-	var approvalErr error
-	loop := operator.NewDisruptions(api, func(context.Context) (bool, error) { return approval, approvalErr }, methods(""), methods("held "),
+	manual := false
+	loop := operator.NewDisruptions(reader, func(pool *karpv1.NodePool) bool { return manual && pool.Name == "workers" }, methods(""), methods("held "),
 		func(methods ...disruption.Method) *disruption.Controller {
 			queue := disruption.NewQueue(api, nil, cluster, clock.RealClock{}, nil)
 			return disruption.NewController(clock.RealClock{}, api, nil, classless{}, nil, cluster, queue, nil, disruption.WithMethods(methods...))
@@ -89,14 +99,14 @@ func TestDisruptions(t *testing.T) {
 	round("empty")
 	set(func(conditions status.ConditionSet) { conditions.SetTrue(karpv1.ConditionTypeDrifted) })
 	round("empty", "drifted")
-	approval = true
+	manual = true
 	round("empty", "drifted", "held empty", "held drifted")
 	set(func(conditions status.ConditionSet) { _ = conditions.Clear(karpv1.ConditionTypeDrifted) })
 	round("empty", "drifted", "held empty", "held drifted")
 	round("empty", "held empty")
-	approval = false
+	manual = false
 	round("empty", "held empty")
 	round("empty")
-	approvalErr = errors.New("no API server")
+	listErr = errors.New("the cache has stopped")
 	round("empty", "drifted", "held empty", "held drifted")
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/awslabs/operatorpkg/reconciler"
 	"github.com/prometheus/client_golang/prometheus"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/controllers/disruption"
 
 	"github.com/numaform/numaform/state"
@@ -42,10 +43,10 @@ func FileFix(err error, key string) string { return fileFix(err, key) }
 // NewDisruptions returns Karpenter's disruption loop without the methods that cannot have
 // candidates.
 func NewDisruptions(
-	reader client.Reader, approval func(context.Context) (bool, error), free, held []disruption.Method,
+	reader client.Reader, manual func(*karpv1.NodePool) bool, free, held []disruption.Method,
 	build func(methods ...disruption.Method) *disruption.Controller,
 ) interface {
 	Reconcile(ctx context.Context) (reconciler.Result, error)
 } {
-	return newDisruptions(reader, approval, free, held, build)
+	return newDisruptions(reader, manual, free, held, build)
 }
