@@ -194,7 +194,8 @@ func (w *Writer) addRests(b *batch) {
 	change := b.change
 	for _, m := range w.sorted() {
 		at := slices.IndexFunc(change.After.VMs, func(vm fleet.VM) bool { return vm.Key == m.VM.Key })
-		if !m.resting && !(m.unstarted && m.leaving) || at < 0 || !m.ready(change.from, now) {
+		rests := m.resting || m.unstarted && m.leaving
+		if !rests || at < 0 || !m.ready(change.from, now) {
 			continue
 		}
 		m.leaving, m.resting = false, true
@@ -534,15 +535,7 @@ func (w *Writer) batchBegun(b *batch, begun *begun, span trace.SpanContext) {
 	w.applying++
 	w.whole = false
 	w.planning = nil
-	for i := range begun.plans {
-		plan := &begun.plans[i]
-		intent := &plan.Intent
-		others := len(intent.Create) + len(intent.Import) + len(intent.Update)
-		onlyWakes := len(intent.Wake) > 0 && others+len(intent.Delete) == 0
-		if plan.Err == nil && plan.Changes() && !onlyWakes {
-			w.changing[plan.Host] = others == 0 && len(intent.Delete) > 0
-		}
-	}
+	w.noteChanging(begun.plans)
 	if begun.id != "" {
 		w.outside = w.outside[len(begun.change.outside):]
 	}
@@ -565,16 +558,8 @@ func (w *Writer) batchBegun(b *batch, begun *begun, span trace.SpanContext) {
 	for _, key := range b.wakes {
 		if m := w.members[key]; m != nil {
 			w.scaler.config.Observe.QueueDone(m.VM.Host, begun.started.Sub(m.Since))
-			m.moving = true
 			m.Trace = span
-			if !m.waking { // its removal was requested meanwhile
-				m.VM.Standby = false
-				m.leaving = true
-				w.set(m, PhaseRemoving, nil)
-			} else {
-				m.waking = false
-				w.set(m, PhaseMaking, nil)
-			}
+			w.wakeBegun(m)
 		}
 	}
 	for _, vm := range begun.change.Rested {
@@ -592,6 +577,33 @@ func (w *Writer) batchBegun(b *batch, begun *begun, span trace.SpanContext) {
 		leaving := hasKey(begun.change.open[vm.Host].Removed, vm.Key)
 		w.members[vm.Key] = &member{VMState: VMState{VM: vm, Phase: PhaseMaking, Since: begun.started, Filed: true}, leaving: leaving}
 	}
+}
+
+// noteChanging records which hosts are busy with the plans of a change that has begun, except
+// those on which it only wakes VMs. The caller holds w.mu.
+func (w *Writer) noteChanging(plans []RootPlan) {
+	for i := range plans {
+		plan := &plans[i]
+		intent := &plan.Intent
+		others := len(intent.Create) + len(intent.Import) + len(intent.Update)
+		onlyWakes := len(intent.Wake) > 0 && others+len(intent.Delete) == 0
+		if plan.Err == nil && plan.Changes() && !onlyWakes {
+			w.changing[plan.Host] = others == 0 && len(intent.Delete) > 0
+		}
+	}
+}
+
+// wakeBegun records that the wake of a standby VM has begun. The caller holds w.mu.
+func (w *Writer) wakeBegun(m *member) {
+	m.moving = true
+	if !m.waking { // its removal was requested meanwhile
+		m.VM.Standby = false
+		m.leaving = true
+		w.set(m, PhaseRemoving, nil)
+		return
+	}
+	m.waking = false
+	w.set(m, PhaseMaking, nil)
 }
 
 // hostApplied updates the writer after the apply on a host has ended.
@@ -693,18 +705,16 @@ func (m *member) unfinished() bool {
 // concern the VM: the state backend did not respond, or other VMs prevented its wake.
 func (m *member) interrupted() bool { return m.Phase == PhaseMaking && m.Err != nil }
 
+// starts reports whether the change creates or wakes the VM with a key.
+func (b *batch) starts(key fleet.Key) bool {
+	return slices.Contains(b.creates, key) || slices.Contains(b.wakes, key)
+}
+
 // vmApplied updates a VM of a host whose apply has ended.
 func (w *Writer) vmApplied(m *member, b *batch, result *Result, complete bool) {
 	key, err := m.VM.Key, result.Err
 	if slices.Contains(b.updates, key) {
-		// If the update failed, the VM's file has the desired values, and the unfinished
-		// work is retried.
-		m.moving = false
-		m.ChangeErr = err
-		if m.desired != nil && sameInPlace(&m.VM.Spec, m.desired) {
-			m.desired = nil
-		}
-		m.Changing = m.desired != nil || err != nil
+		m.updateApplied(err)
 		return
 	}
 	if err == nil && m.desired == nil {
@@ -712,7 +722,7 @@ func (w *Writer) vmApplied(m *member, b *batch, result *Result, complete bool) {
 	}
 
 	removed := slices.Contains(b.removes, key)
-	part := removed || slices.Contains(b.creates, key) || slices.Contains(b.wakes, key) || m.interrupted() || m.unstarted
+	part := removed || b.starts(key) || m.interrupted() || m.unstarted
 	if !part && (err != nil || !m.unfinished()) {
 		return // not part of the change, and not completed by it
 	}
@@ -737,6 +747,17 @@ func (w *Writer) vmApplied(m *member, b *batch, result *Result, complete bool) {
 	default:
 		w.set(m, PhaseFailed, err)
 	}
+}
+
+// updateApplied records the end of an apply that updates the VM in place. If it failed, the
+// VM's file has the desired values, and the unfinished work is retried.
+func (m *member) updateApplied(err error) {
+	m.moving = false
+	m.ChangeErr = err
+	if m.desired != nil && sameInPlace(&m.VM.Spec, m.desired) {
+		m.desired = nil
+	}
+	m.Changing = m.desired != nil || err != nil
 }
 
 // preventedByOthers reports whether only other VMs to wake, which now become standby VMs again,

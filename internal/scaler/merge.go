@@ -73,23 +73,7 @@ func (w *Writer) mergeFiles(ctx context.Context, from *reading, snapshot *topolo
 		vm := &from.fleet.VMs[i]
 		filed[vm.Key] = true
 		if m := w.members[vm.Key]; m != nil {
-			if m.Filed = true; !m.moving && !sameInPlace(&m.VM.Spec, &vm.Spec) {
-				m.VM = inPlace(m.VM, &vm.Spec) // a person may have reverted an update
-			}
-			wakeBegun := !vm.Standby && slices.Contains(from.open[vm.Host].Woken, vm.Key)
-			switch {
-			case m.Phase == PhaseReserved && (!m.waking || wakeBegun):
-				// Its change was written, but the response was lost.
-				m.waking = false
-				w.set(m, PhaseMaking, nil)
-			case m.VM.Standby && wakeBegun && !m.leaving:
-				// So was its wake, and then the wake was withdrawn.
-				m.VM.Standby = false
-				m.unstarted, m.leaving, m.retry = true, true, delay{}
-				w.set(m, PhaseRemoving, nil)
-			case m.resting && vm.Standby:
-				w.rested(m)
-			}
+			w.mergeMember(m, vm, slices.Contains(from.open[vm.Host].Woken, vm.Key))
 			w.mergeStandby(ctx, m, vm, nodes[vm.Key])
 			continue
 		}
@@ -114,6 +98,28 @@ func (w *Writer) mergeFiles(ctx context.Context, from *reading, snapshot *topolo
 	}
 
 	w.mergeDeleted(filed, index)
+}
+
+// mergeMember updates a member whose VM is in the fleet's files. woken is set if a recorded
+// change was to wake the VM and has not ended.
+func (w *Writer) mergeMember(m *member, vm *fleet.VM, woken bool) {
+	if m.Filed = true; !m.moving && !sameInPlace(&m.VM.Spec, &vm.Spec) {
+		m.VM = inPlace(m.VM, &vm.Spec) // a person may have reverted an update
+	}
+	wakeBegun := woken && !vm.Standby
+	switch {
+	case m.Phase == PhaseReserved && (!m.waking || wakeBegun):
+		// Its change was written, but the response was lost.
+		m.waking = false
+		w.set(m, PhaseMaking, nil)
+	case m.VM.Standby && wakeBegun && !m.leaving:
+		// So was its wake, and then the wake was withdrawn.
+		m.VM.Standby = false
+		m.unstarted, m.leaving, m.retry = true, true, delay{}
+		w.set(m, PhaseRemoving, nil)
+	case m.resting && vm.Standby:
+		w.rested(m)
+	}
 }
 
 // mergeDeleted removes the VMs whose file was deleted. filed are the VMs with a file.
