@@ -193,9 +193,11 @@ func (w *Writer) addRests(b *batch) {
 	now := w.scaler.config.Clock.Now()
 	change := b.change
 	for _, m := range w.sorted() {
+		if rests := m.resting || m.unstarted && m.leaving; !rests || !m.ready(change.from, now) {
+			continue
+		}
 		at := slices.IndexFunc(change.After.VMs, func(vm fleet.VM) bool { return vm.Key == m.VM.Key })
-		rests := m.resting || m.unstarted && m.leaving
-		if !rests || at < 0 || !m.ready(change.from, now) {
+		if at < 0 {
 			continue
 		}
 		m.leaving, m.resting = false, true
