@@ -102,6 +102,8 @@ func TestGitSubjects(t *testing.T) {
 	undo.Kind, undo.Removed = audit.KindUndo, changed(0, 2000).Added
 	wake := changed(0)
 	wake.Kind, wake.Woken = audit.KindWake, changed(0, 2000).Added
+	rest := changed(0)
+	rest.Kind, rest.Rested = audit.KindRecovery, changed(0, 2000).Added
 	hand := changed(0)
 	hand.Kind = audit.KindByHand
 	unlock := audit.Change{ID: hand.ID, Time: hand.Time, ClusterID: hand.ClusterID, Kind: audit.KindRecovery, Outside: []string{"release of lock 7f3a"}}
@@ -112,6 +114,7 @@ func TestGitSubjects(t *testing.T) {
 		"many":    {many, "numaform: add 12 nodes on pve-1"},
 		"undo":    {undo, "numaform: undo: remove a-2000 on pve-1"},
 		"wake":    {wake, "numaform: wake a-2000 on pve-1"},
+		"rest":    {rest, "numaform: return to standby a-2000 on pve-1"},
 		"by hand": {hand, "numaform: adopt edits made by hand"},
 		"unlock":  {unlock, "numaform: record writes outside a plan"},
 	} {

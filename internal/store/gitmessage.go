@@ -80,14 +80,21 @@ func message(change *audit.Change) string {
 	return b.String()
 }
 
-// part contains the VMs that a change adds, removes, renumbers or wakes.
+// part contains the VMs that a change adds, removes, renumbers or wakes, or whose wake was
+// given up.
 type part struct {
 	sign, verb string
 	vms        []fleet.VM
 }
 
 func parts(change *audit.Change) []part {
-	list := []part{{"+", "add", change.Added}, {"-", "remove", change.Removed}, {"~", "renumber", change.Renumbered}, {"*", "wake", change.Woken}}
+	list := []part{
+		{"+", "add", change.Added},
+		{"-", "remove", change.Removed},
+		{"~", "renumber", change.Renumbered},
+		{"*", "wake", change.Woken},
+		{"=", "return to standby", change.Rested},
+	}
 	return slices.DeleteFunc(list, func(p part) bool { return len(p.vms) == 0 })
 }
 
@@ -124,7 +131,7 @@ func subject(change *audit.Change) string {
 	return "numaform: change the fleet"
 }
 
-// withoutVMs summarizes a change that adds, removes, renumbers and wakes no VMs.
+// withoutVMs summarizes a change without parts.
 func withoutVMs(change *audit.Change) string {
 	switch change.Kind {
 	case audit.KindByHand:
