@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/awslabs/operatorpkg/reconciler"
-	"github.com/awslabs/operatorpkg/singleton"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	testclock "k8s.io/utils/clock/testing"
@@ -52,7 +51,7 @@ func (noEvents) Publish(...events.Event) {}
 // every five seconds.
 func TestWait(t *testing.T) {
 	t.Parallel()
-	soon, now := reconciler.Result{RequeueAfter: 5 * time.Second}, reconciler.Result{RequeueAfter: singleton.RequeueImmediately}
+	soon, again := reconciler.Result{RequeueAfter: 5 * time.Second}, reconciler.Result{RequeueAfter: time.Second}
 	for name, c := range map[string]struct {
 		existing []client.Object
 		state    scaler.TemplateState
@@ -68,11 +67,11 @@ func TestWait(t *testing.T) {
 					t.Error(err)
 				}
 			},
-			want: now,
+			want: again,
 		},
 		"nothing for a minute": {
 			during: func(_ *testing.T, _ client.Client, clk *testclock.FakeClock) { clk.Step(time.Minute) },
-			want:   now,
+			want:   again,
 		},
 		"one that becomes ready": {existing: []client.Object{debian()}, state: scaler.TemplateState{Ready: true}, want: soon},
 		"one in progress":        {existing: []client.Object{debian()}, state: scaler.TemplateState{Applying: true}, want: soon},
@@ -143,7 +142,7 @@ func TestWaitWhenReady(t *testing.T) {
 		Fleet:    &templates{state: scaler.TemplateState{Ready: true, Template: fleet.Template{VMID: 9100}}},
 		Snapshot: func(context.Context) (*topology.Snapshot, error) { return hosts(func(*topology.Host) {}), nil },
 	})
-	for _, want := range []time.Duration{5 * time.Second, singleton.RequeueImmediately} {
+	for _, want := range []time.Duration{5 * time.Second, time.Second} {
 		got, err := controller.Reconcile(t.Context())
 		if err != nil || got.RequeueAfter != want || watched != (want != 5*time.Second) {
 			t.Errorf("%+v, %v, watched: %t; want %v", got, err, watched, want)

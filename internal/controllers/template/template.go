@@ -43,6 +43,8 @@ const (
 	// rest is the interval between checks while all templates are ready, or the definition of
 	// ProxmoxTemplates is not installed.
 	rest = time.Minute
+	// pause is the interval from a change of a ProxmoxTemplate to the next check.
+	pause = time.Second
 	// maxMessage limits the message of a template in the status.
 	maxMessage = 1024
 	// maxUsers limits the number of VMs that a message names.
@@ -145,7 +147,8 @@ func isReady(pt *v1alpha1.ProxmoxTemplate) bool {
 	return pt.DeletionTimestamp.IsZero() && pt.StatusConditions().Root().IsTrue()
 }
 
-// wait waits until a ProxmoxTemplate changes after a version of the list, or for rest.
+// wait waits until a ProxmoxTemplate changes after a version of the list, or for rest. After
+// a change it waits briefly for further ones.
 func (c *Controller) wait(ctx context.Context, version string) reconciler.Result {
 	later := reconciler.Result{RequeueAfter: period}
 	timer := c.config.Clock.NewTimer(rest)
@@ -163,7 +166,7 @@ func (c *Controller) wait(ctx context.Context, version string) reconciler.Result
 	case <-timer.C():
 	case <-ctx.Done():
 	}
-	return reconciler.Result{RequeueAfter: singleton.RequeueImmediately}
+	return reconciler.Result{RequeueAfter: pause}
 }
 
 // reconcile requests the templates of one ProxmoxTemplate, and writes its status.
