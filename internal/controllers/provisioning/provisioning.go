@@ -112,7 +112,8 @@ type Controller struct {
 	batch  *batch
 	// unneeded records since when each standby VM has been spare or outdated.
 	unneeded map[fleet.Key]time.Time
-	// lastWake is the time of the last wake of a standby VM, by NodePool.
+	// lastWake is the time of the last wake of a standby VM, by NodePool, if it is less than
+	// refillAfter ago.
 	lastWake map[string]time.Time
 
 	// mu guards the fields below.

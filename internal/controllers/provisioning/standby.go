@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -258,14 +259,15 @@ func (c *Controller) removeSpare(ctx context.Context, d *scheduling.Decision, st
 // change because of each wake.
 func (c *Controller) refill(d *scheduling.Decision) []scheduling.Placed {
 	now := c.config.Clock.Now()
+	maps.DeleteFunc(c.lastWake, func(_ string, at time.Time) bool { return now.Sub(at) >= refillAfter })
 	for i := range d.Woken {
 		c.lastWake[d.Woken[i].VM.Pool] = now
 	}
 	var ready []scheduling.Placed
 	for i := range d.New {
 		placed := &d.New[i]
-		if wait := refillAfter - now.Sub(c.lastWake[placed.NodePool]); placed.Standby && wait > 0 {
-			c.batch.triggerIn(wait)
+		if woken, recently := c.lastWake[placed.NodePool]; placed.Standby && recently {
+			c.batch.triggerIn(refillAfter - now.Sub(woken))
 			continue
 		}
 		ready = append(ready, *placed)
