@@ -400,14 +400,13 @@ func (s *Scaler) prepareApply(ctx context.Context, change *Change, plan *RootPla
 }
 
 // unstarted returns the VMs to wake that no change has started, if the plan was not applied:
-// a wake sets the guest to start with its host before it starts the guest. The state shows
-// whether an earlier wake has done that only if it was refreshed.
+// a wake sets the guest to start with its host before it starts the guest, and the state of
+// a VM that an earlier change should have woken is refreshed before the plan.
 func (c *Change) unstarted(plan *RootPlan) []fleet.Key {
 	onBoot := startsOnBoot(plan.Plan.JSON)
 	var keys []fleet.Key
 	for _, target := range plan.Intent.Wake {
-		retried := slices.Contains(c.open[plan.Host].Woken, target.Key)
-		if !onBoot[target.Address] && (!retried || plan.Intent.Targeted) {
+		if !onBoot[target.Address] {
 			keys = append(keys, target.Key)
 		}
 	}
@@ -594,10 +593,9 @@ func (e *StartedByHandError) Concerns(key fleet.Key) bool { return key == e.Key 
 
 // stillStopped refuses, right before an apply, to wake a VM that is already running,
 // unless an interrupted wake may have started it. The history does not distinguish an
-// interrupted wake from a refused one, which wrote nothing. A refreshed plan does: a wake
+// interrupted wake from a refused one, which wrote nothing. The refreshed state does: a wake
 // sets the guest to start with its host before it starts the guest.
 func (v *hostView) stillStopped(plan *tfjson.Plan, intent guard.Intent) error {
-	refreshed := v.retrying && intent.Targeted
 	onBoot := startsOnBoot(plan)
 	for _, target := range intent.Wake {
 		vm, known := v.vms[target.Address]
@@ -606,7 +604,7 @@ func (v *hostView) stillStopped(plan *tfjson.Plan, intent guard.Intent) error {
 			continue
 		}
 		retried := slices.Contains(v.change.open[v.id].Woken, target.Key)
-		if !retried || (refreshed && !onBoot[target.Address]) {
+		if !retried || !onBoot[target.Address] {
 			return &StartedByHandError{VM: vm.Name, Key: vm.Key, VMID: vm.VMID, Host: v.id}
 		}
 	}

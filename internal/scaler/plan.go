@@ -245,10 +245,13 @@ func (s *Scaler) planHost(ctx context.Context, change *Change, plan *RootPlan, a
 		return s.planRepair(ctx, plan, v, repaired)
 	}
 	changeSuffices := plan.Touched && !plan.dry && len(on(change.Renumbered, plan.Host)) == 0
-	if !whole && (changeSuffices || (v.retrying && !plan.dry)) {
+	if !whole && (changeSuffices || (len(v.retried) > 0 && !plan.dry)) {
 		if allowed, err := s.planTargets(ctx, plan, v); allowed || err != nil {
 			return err
 		}
+	}
+	if err := s.refreshRetried(ctx, plan, v); err != nil {
+		return err
 	}
 	return s.planWhole(ctx, plan, v)
 }
@@ -259,7 +262,7 @@ func (s *Scaler) planHost(ctx context.Context, change *Change, plan *RootPlan, a
 func (s *Scaler) planTargets(ctx context.Context, plan *RootPlan, v *hostView) (allowed bool, err error) {
 	// Refresh after a failed change in place, because the state wrongly records it as
 	// done.
-	options := state.PlanOptions{Targets: v.targets(), Refresh: v.retrying}
+	options := state.PlanOptions{Targets: v.targets(), Refresh: len(v.retried) > 0}
 	if plan.Plan, err = v.change.plan(ctx, plan.workspace, v.id, options); err != nil {
 		return false, err
 	}

@@ -162,6 +162,37 @@ func TestWriterFinishesChangesInPlace(t *testing.T) {
 	w.underWay(t)
 }
 
+// TestRetriedUpdatesOfWholeHosts makes an update in place fail, which leaves the VM in the
+// state as updated. The retry plans the whole host, for another reason, and updates the VM
+// nevertheless.
+func TestRetriedUpdatesOfWholeHosts(t *testing.T) {
+	t.Parallel()
+	for name, cause := range wholeHostCauses {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			failing, stop := w.runUntil(t, nil)
+			vms := ensure(t, failing, on(first), on(first))
+			phases(t, failing, scaler.PhaseMade, scaler.PhaseMade)
+			w.underWay(t)
+			remove := w.sim.AddFault(pvesim.Fault{Method: http.MethodPut, Path: "/qemu/[0-9]+/config$", Status: http.StatusInternalServerError, Reason: "no"})
+			failing.Update(tagged(vms[0], "blue"))
+			changed(t, failing, true)
+			stop()
+			remove()
+			w.underWay(t, first)
+
+			cause(t, w, vms[1])
+			writer := w.run(t, nil)
+			phases(t, writer, scaler.PhaseMade, scaler.PhaseMade)
+			changed(t, writer, false)
+			w.underWay(t)
+			w.hasTags(t, vms[0], "blue")
+			w.exist(t, int(vms[0].VMID), int(vms[1].VMID))
+		})
+	}
+}
+
 // TestChangesInPlaceCanBeTakenBack makes an update in place fail permanently, even for
 // the next writer. A request for the old tags then leaves no unfinished work.
 func TestChangesInPlaceCanBeTakenBack(t *testing.T) {

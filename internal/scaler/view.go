@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -36,8 +37,8 @@ type hostView struct {
 	// calls are the module calls of the VMs in updated, including calls for security groups
 	// that were removed from their files.
 	calls []string
-	// retrying is set if VMs of an earlier change are among updated or woken.
-	retrying bool
+	// retried are the VMs of earlier changes among updated and woken, by address.
+	retried map[string]fleet.VM
 	// complete is set if all guests are known: a guest that is not listed then does not
 	// exist.
 	complete bool
@@ -73,7 +74,7 @@ func (s *Scaler) viewHost(ctx context.Context, change *Change, id topology.HostI
 		guestIndex: indexGuests(snapshot, change.After.ClusterID), change: change, id: id, host: host, snapshot: snapshot, complete: !region.HidesGuests,
 		vms: byAddress(change.After.VMs, id), added: byAddress(change.Added, id),
 		removed: byAddress(change.Removed, id), updated: byAddress(change.Updated, id),
-		woken:       byAddress(change.Woken, id),
+		woken: byAddress(change.Woken, id), retried: map[string]fleet.VM{},
 		interrupted: interrupted(change.open, id),
 	}
 	open := change.open[id]
@@ -85,14 +86,14 @@ func (s *Scaler) viewHost(ctx context.Context, change *Change, id topology.HostI
 	for address, vm := range v.vms {
 		if slices.Contains(open.Updated, vm.Key) {
 			v.updated[address] = vm
-			v.retrying = true
+			v.retried[address] = vm
 		}
 		if slices.Contains(open.Woken, vm.Key) && !vm.Standby {
 			if guest, ours := v.of(&vm); change.leaving[vm.Key] && (!ours || !guest.Running) {
 				continue // do not start a VM only to destroy it next
 			}
 			v.woken[address] = vm
-			v.retrying = true
+			v.retried[address] = vm
 		}
 	}
 	for _, vm := range v.updated {
@@ -215,8 +216,7 @@ func (v *hostView) intent(plan *tfjson.Plan, imported []fleet.VM) guard.Intent {
 		}
 	}
 
-	// A failed start leaves the VM in the state as started, but without the addresses that its
-	// guest reports, so that even a plan without a refresh changes it again.
+	// A VM whose start failed is in the state as started until the state is refreshed.
 	for _, change := range plan.ResourceChanges {
 		if vm, ok := v.woken[change.Address]; ok && !requested[change.Address] && !change.Change.Actions.NoOp() {
 			requested[change.Address] = true
@@ -398,19 +398,43 @@ func (s *Scaler) followMoved(ctx context.Context, plan *RootPlan, v *hostView) (
 
 	list := strings.Join(targets, ", ")
 	s.config.Progress(plan.Host, "reading the hosts of moved VMs: "+list)
+	return true, s.refreshState(ctx, plan, v, targets, "updated the host of "+list+" in the state")
+}
+
+// refreshRetried updates the state of the VMs that an earlier change should have updated or
+// woken: the provider leaves a VM in the state as changed even if the change has failed, so
+// that a plan without a refresh would not change it again.
+func (s *Scaler) refreshRetried(ctx context.Context, plan *RootPlan, v *hostView) error {
+	exist := maps.Clone(v.retried)
+	maps.DeleteFunc(exist, func(_ string, vm fleet.VM) bool {
+		_, ours := v.of(&vm)
+		return !ours
+	})
+	if len(exist) == 0 || plan.dry {
+		return nil
+	}
+	targets := refreshTargets(exist, v.guestIndex)
+	list := strings.Join(targets, ", ")
+	s.config.Progress(plan.Host, "reading VMs whose change may have failed: "+list)
+	return s.refreshState(ctx, plan, v, targets, "read "+list+" into the state")
+}
+
+// refreshState updates the state of module calls to what Proxmox reports, by a plan that
+// changes only the state, and records that as did.
+func (s *Scaler) refreshState(ctx context.Context, plan *RootPlan, v *hostView, targets []string, did string) error {
 	refresh, err := v.change.plan(ctx, plan.workspace, v.id, state.PlanOptions{RefreshOnly: true, Targets: targets})
 	if err != nil {
-		return true, err
+		return err
 	}
 	intent := guard.Intent{ClusterID: v.clusterID, Targeted: true}
 	if verdict := guard.Check(refresh.JSON, intent, s.config.Rules); verdict.Decision != guard.Allow {
-		return true, &DeniedError{Host: plan.Host, Verdict: verdict}
+		return &DeniedError{Host: plan.Host, Verdict: verdict}
 	}
 	if _, err := plan.workspace.Apply(ctx, refresh); err != nil {
-		return true, err
+		return err
 	}
-	plan.outside = append(plan.outside, fmt.Sprintf("updated the host of %s in the state, by plan %s", list, refresh.SHA256))
-	return true, nil
+	plan.outside = append(plan.outside, fmt.Sprintf("%s, by plan %s", did, refresh.SHA256))
+	return nil
 }
 
 // movedAway returns the VMs to be removed that are now on another host, sorted.

@@ -20,21 +20,25 @@ import (
 	"github.com/numaform/numaform/internal/store"
 )
 
+// wholeHostCauses make numaform plan the whole of the first host, for another reason than
+// the change that it retries.
+var wholeHostCauses = map[string]func(t *testing.T, w *world, other fleet.VM){
+	"another VM is missing": func(_ *testing.T, w *world, other fleet.VM) { w.sim.RemoveGuest(int(other.VMID)) },
+	"a retry was killed": func(t *testing.T, w *world, _ fleet.VM) {
+		t.Helper()
+		now := time.Now()
+		work := filepath.Join(w.stateDir, "work", string(first.Region), string(first.Host))
+		record, err := json.Marshal(map[string]any{"operation": "applying", "host": "other", "pid": 1, "began": now, "until": now, "dir": work})
+		must(t, err, os.WriteFile(filepath.Join(work, ".terraform", "numaform", "run.json"), record, 0o600))
+	},
+}
+
 // TestRetriedWakesOfWholeHosts makes the start of a standby VM fail, which leaves it in the
 // state as started. The retry plans the whole host, for another reason and without a
 // refresh, and starts the VM nevertheless.
 func TestRetriedWakesOfWholeHosts(t *testing.T) {
 	t.Parallel()
-	for name, cause := range map[string]func(t *testing.T, w *world, other fleet.VM){
-		"another VM is missing": func(_ *testing.T, w *world, other fleet.VM) { w.sim.RemoveGuest(int(other.VMID)) },
-		"a retry was killed": func(t *testing.T, w *world, _ fleet.VM) {
-			t.Helper()
-			now := time.Now()
-			work := filepath.Join(w.stateDir, "work", string(first.Region), string(first.Host))
-			record, err := json.Marshal(map[string]any{"operation": "applying", "host": "other", "pid": 1, "began": now, "until": now, "dir": work})
-			must(t, err, os.WriteFile(filepath.Join(work, ".terraform", "numaform", "run.json"), record, 0o600))
-		},
-	} {
+	for name, cause := range wholeHostCauses {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
