@@ -120,21 +120,17 @@ func (v *view) isVMless(claim *karpv1.NodeClaim, snapshot *topology.Snapshot) bo
 		})
 	}
 
-	// A missing guest is known not to exist only if the region's list is complete.
+	// A guest with that VMID may be the VM, because its key may not have been read.
+	mayBeVM := func(g topology.Guest) bool { return g.VMID == int(vmid) && (g.Key == "" || g.Key == string(key)) }
+	return listsAll(snapshot, region) && !slices.ContainsFunc(snapshot.Hosts, func(host topology.Host) bool {
+		return host.Region == region && slices.ContainsFunc(host.Guests, mayBeVM)
+	})
+}
+
+// listsAll reports whether the snapshot contains all guests of a region, so that a missing one
+// does not exist.
+func listsAll(snapshot *topology.Snapshot, region topology.RegionName) bool {
 	i := slices.IndexFunc(snapshot.Regions, func(r topology.Region) bool { return r.Name == region })
-	if i < 0 || !snapshot.Regions[i].Quorate || snapshot.Regions[i].HidesGuests {
-		return false
-	}
-	for i := range snapshot.Hosts {
-		host := &snapshot.Hosts[i]
-		if host.Region != region {
-			continue
-		}
-		// A guest with that VMID may be the VM, because its key may not have been read.
-		mayBeVM := slices.ContainsFunc(host.Guests, func(g topology.Guest) bool { return g.VMID == int(vmid) && (g.Key == "" || g.Key == string(key)) })
-		if !host.Online || mayBeVM {
-			return false
-		}
-	}
-	return true
+	return i >= 0 && snapshot.Regions[i].Quorate && !snapshot.Regions[i].HidesGuests &&
+		!slices.ContainsFunc(snapshot.Hosts, func(host topology.Host) bool { return host.Region == region && !host.Online })
 }

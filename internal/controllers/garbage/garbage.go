@@ -1,6 +1,6 @@
 // Package garbage cleans up what no other controller does: VMs that could not be created,
-// VMs whose NodeClaim vanished, NodeClaims whose VM or Node vanished, and nodes that never
-// joined. It reports guests that carry our marker but are not desired, and never removes
+// VMs whose NodeClaim vanished, NodeClaims whose VM or Node vanished, nodes that never
+// joined, and Nodes that have neither a NodeClaim nor a VM. It reports guests that carry our marker but are not desired, and never removes
 // them. It does not repeat Karpenter's own garbage collection and liveness checks.
 // DESIGN.md in this directory lists what each controller does. Start at New.
 package garbage
@@ -113,6 +113,7 @@ func New(config Config) *Collector {
 			config: config, backoff: backoff, waiting: map[types.UID]*karpv1.NodeClaim{}, reported: map[types.UID]bool{},
 			causes: map[types.UID]string{}, blocked: map[types.UID]string{},
 		},
+		&nodes{config: config, vmless: since[types.UID]{}},
 		orphans,
 	}}
 }

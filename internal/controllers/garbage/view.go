@@ -154,6 +154,8 @@ const (
 	ReasonClaimRestored = "NodeClaimRestored"
 	// ReasonPoolGone means that a Node has neither a NodeClaim nor a NodePool.
 	ReasonPoolGone = "NodePoolGone"
+	// ReasonNodeLeft means that a Node has neither a NodeClaim nor a VM.
+	ReasonNodeLeft = "NodeLeft"
 	// ReasonOrphan means that a guest carries our marker but is not desired.
 	ReasonOrphan = "OrphanedVM"
 )
