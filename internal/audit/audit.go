@@ -209,6 +209,9 @@ type Open struct {
 	// Updated are VMs whose tags, pool, security groups or emulator may differ from their
 	// files.
 	Updated []fleet.Key `json:"updated,omitempty"`
+	// Later are the VMs in Updated that the change does not plan with a refresh, so that their
+	// updates are still unfinished when the change has ended.
+	Later []fleet.Key `json:"later,omitempty"`
 	// Woken are standby VMs that may not have started yet.
 	Woken []fleet.Key `json:"woken,omitempty"`
 	// Change is the ID of the latest change that began work on the host; empty means the
@@ -332,8 +335,23 @@ func (e *Entry) Result() *Outcome {
 	return e.Outcome
 }
 
+// Left returns the work that is left on the host, and whether there is any. ended reports
+// whether the change has ended successfully there.
+func (o Open) Left(ended bool) (left Open, remains bool) {
+	if !ended {
+		return o, true
+	}
+	return Open{Host: o.Host, Updated: o.Later}, len(o.Later) > 0
+}
+
+// OnlyUpdates reports whether nothing but updates in place is unfinished on the host.
+func (o Open) OnlyUpdates() bool {
+	return len(o.Updated) > 0 && len(o.Removed)+len(o.Made)+len(o.Woken) == 0
+}
+
 // Unfinished returns the hosts that the next run must check: the entries of Open whose
-// apply did not end successfully according to a verified outcome.
+// apply did not end successfully according to a verified outcome, and what is left of the
+// others.
 func (e *Entry) Unfinished() []Open {
 	ended := map[topology.HostID]bool{}
 	if result := e.Result(); result != nil {
@@ -343,7 +361,7 @@ func (e *Entry) Unfinished() []Open {
 	}
 	var left []Open
 	for _, open := range e.Change.Open {
-		if !ended[open.Host] {
+		if open, remains := open.Left(ended[open.Host]); remains {
 			left = append(left, open)
 		}
 	}

@@ -164,7 +164,7 @@ func (t *undoTarget) choose(entries []audit.Entry) error {
 			}
 			continue
 		}
-		interrupted = interrupted && len(entries[i].Unfinished()) > 0
+		interrupted = interrupted && slices.ContainsFunc(entries[i].Unfinished(), func(open audit.Open) bool { return !open.OnlyUpdates() })
 		switch {
 		case t.id == "" && interrupted && recorded.Kind == audit.KindUndo:
 			t.finishing = recorded.ID

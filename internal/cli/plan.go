@@ -66,11 +66,11 @@ func newPlan(process Process) *cobra.Command {
 			if o.output == "text" {
 				w := newPrinter(process)
 				r := p.report()
-				if w.next(&r, p.changes(), &o, "numaform apply"); w.err != nil {
+				if w.next(&r, p.pending(), &o, "numaform apply"); w.err != nil {
 					return w.err
 				}
 			}
-			if detailed && p.changes() {
+			if detailed && p.pending() {
 				return exitError{ExitChanges}
 			}
 			return nil
@@ -324,6 +324,10 @@ func (p *proposal) changes() bool {
 	return !p.change.Empty() || len(p.change.Differences()) > 0 ||
 		slices.ContainsFunc(p.plans, func(plan scaler.RootPlan) bool { return plan.Changes() })
 }
+
+// pending is like changes, but also considers updates of earlier changes, which a dry run does
+// not plan.
+func (p *proposal) pending() bool { return p.changes() || len(p.change.UnfinishedUpdates()) > 0 }
 
 // failure returns the errors of hosts that prevent an apply, or nil. It considers the hosts
 // that the change touches and, if the change is empty, the hosts whose node files were

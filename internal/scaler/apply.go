@@ -37,6 +37,9 @@ type Result struct {
 	Deleted  []guard.Target
 	Updated  []guard.Target
 	Woken    []guard.Target
+	// Later are the VMs of earlier changes whose updates in place are still unfinished although
+	// Err is nil.
+	Later []fleet.Key
 	// Outside are the writes to Proxmox that no plan contains.
 	Outside  []string
 	Duration time.Duration
@@ -63,6 +66,7 @@ func (r Result) String() string {
 		{len(r.Deleted), "deleted"},
 		{len(r.Updated), "changed in place"},
 		{len(r.Woken), "woken"},
+		{len(r.Later), "to change in place by the next apply"},
 	} {
 		if part.count > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", part.count, part.what))
@@ -259,7 +263,7 @@ func (s *Scaler) finish(ctx context.Context, b *begun, ended func(Result)) (resu
 			plan := &b.plans[i]
 			result := Result{
 				Host: plan.Host, Created: plan.Intent.Create, Imported: plan.Intent.Import, Deleted: plan.Intent.Delete, Updated: plan.Intent.Update,
-				Woken: plan.Intent.Wake, templates: plan.templates != nil,
+				Woken: plan.Intent.Wake, Later: plan.later, templates: plan.templates != nil,
 			}
 			started := s.config.Clock.Now()
 			switch {
@@ -400,13 +404,14 @@ func (s *Scaler) prepareApply(ctx context.Context, change *Change, plan *RootPla
 }
 
 // unstarted returns the VMs to wake that no change has started, if the plan was not applied:
-// a wake sets the guest to start with its host before it starts the guest, and the state of
-// a VM that an earlier change should have woken is refreshed before the plan.
+// a wake sets the guest to start with its host before it starts the guest. The state shows
+// whether an earlier wake has done that only if it was refreshed.
 func (c *Change) unstarted(plan *RootPlan) []fleet.Key {
 	onBoot := startsOnBoot(plan.Plan.JSON)
 	var keys []fleet.Key
 	for _, target := range plan.Intent.Wake {
-		if !onBoot[target.Address] {
+		retried := slices.Contains(c.open[plan.Host].Woken, target.Key)
+		if !onBoot[target.Address] && (!retried || plan.Intent.Targeted) {
 			keys = append(keys, target.Key)
 		}
 	}
@@ -593,9 +598,10 @@ func (e *StartedByHandError) Concerns(key fleet.Key) bool { return key == e.Key 
 
 // stillStopped refuses, right before an apply, to wake a VM that is already running,
 // unless an interrupted wake may have started it. The history does not distinguish an
-// interrupted wake from a refused one, which wrote nothing. The refreshed state does: a wake
+// interrupted wake from a refused one, which wrote nothing. A refreshed plan does: a wake
 // sets the guest to start with its host before it starts the guest.
 func (v *hostView) stillStopped(plan *tfjson.Plan, intent guard.Intent) error {
+	refreshed := v.retrying && intent.Targeted
 	onBoot := startsOnBoot(plan)
 	for _, target := range intent.Wake {
 		vm, known := v.vms[target.Address]
@@ -604,7 +610,7 @@ func (v *hostView) stillStopped(plan *tfjson.Plan, intent guard.Intent) error {
 			continue
 		}
 		retried := slices.Contains(v.change.open[v.id].Woken, target.Key)
-		if !retried || !onBoot[target.Address] {
+		if !retried || (refreshed && !onBoot[target.Address]) {
 			return &StartedByHandError{VM: vm.Name, Key: vm.Key, VMID: vm.VMID, Host: v.id}
 		}
 	}

@@ -489,11 +489,18 @@ func (w *Writer) blocked(ctx context.Context, b *batch, plans []RootPlan) map[to
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for host, err := range found {
-		w.backoff[host] = w.backoff[host].grown(w.scaler.config.Clock.Now(), longestDelay)
+		delays := w.backoff
+		if open := b.change.open[host]; open.OnlyUpdates() {
+			delays = w.updating // other requests need not wait
+		}
+		delays[host] = delays[host].grown(w.scaler.config.Clock.Now(), longestDelay)
 		log.FromContext(ctx).Info("postponed unfinished work on a host", logkey.Host, host.String(), logkey.Reason, err.Error())
 		// Interrupted VMs report the new reason. If it is not the backend, they no longer
 		// wait.
 		for _, m := range w.members {
+			if m.VM.Host == host && m.Changing {
+				m.ChangeErr = err
+			}
 			if m.VM.Host != host || m.leaving || !m.interrupted() {
 				continue
 			}
@@ -646,6 +653,9 @@ func (w *Writer) hostApplied(ctx context.Context, b *batch, id string, result Re
 	case result.Err != nil:
 		w.backoff[result.Host] = w.backoff[result.Host].grown(now, longestDelay)
 	case len(result.Created)+len(result.Imported)+len(result.Deleted)+len(result.Updated)+len(result.Woken) > 0:
+		if len(result.Updated) > 0 {
+			delete(w.updating, result.Host)
+		}
 		delete(w.backoff, result.Host)
 		delete(w.quiet, result.Host)
 	default:
@@ -716,10 +726,10 @@ func (b *batch) starts(key fleet.Key) bool {
 func (w *Writer) vmApplied(m *member, b *batch, result *Result, complete bool) {
 	key, err := m.VM.Key, result.Err
 	if slices.Contains(b.updates, key) {
-		m.updateApplied(err)
+		m.updateApplied(err, slices.Contains(result.Later, key))
 		return
 	}
-	if err == nil && m.desired == nil {
+	if err == nil && m.desired == nil && !slices.Contains(result.Later, key) {
 		m.Changing, m.ChangeErr = false, nil // the apply also completed earlier updates
 	}
 
@@ -751,15 +761,16 @@ func (w *Writer) vmApplied(m *member, b *batch, result *Result, complete bool) {
 	}
 }
 
-// updateApplied records the end of an apply that updates the VM in place. If it failed, the
-// VM's file has the desired values, and the unfinished work is retried.
-func (m *member) updateApplied(err error) {
+// updateApplied records the end of an apply that updates the VM in place. If it failed, or
+// if a part of it is left for later, the VM's file has the desired values, and the unfinished
+// work is retried.
+func (m *member) updateApplied(err error, later bool) {
 	m.moving = false
 	m.ChangeErr = err
 	if m.desired != nil && sameInPlace(&m.VM.Spec, m.desired) {
 		m.desired = nil
 	}
-	m.Changing = m.desired != nil || err != nil
+	m.Changing = m.desired != nil || err != nil || later
 }
 
 // preventedByOthers reports whether only other VMs to wake, which now become standby VMs again,

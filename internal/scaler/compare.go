@@ -223,9 +223,8 @@ func (v *hostView) isStale(change *tfjson.ResourceChange) bool {
 		// interrupted as well. After a new import it can be completed.
 		vm, inFiles := v.vms[change.Address]
 		guest, ours := v.of(&vm)
-		_, updated := v.updated[change.Address]
 		_, woken := v.woken[change.Address]
-		return v.interrupted && inFiles && !updated && !woken && ours && v.mayBeHalfMade(&vm, guest)
+		return v.interrupted && inFiles && !v.isUpdate(change.Address) && !woken && ours && v.mayBeHalfMade(&vm, guest)
 	}
 	return false
 }
@@ -242,7 +241,7 @@ func (v *hostView) notOurs(guest located, recorded fleet.VM, marker fleet.Marker
 // does not run. A standby VM never runs, so its guest may be incomplete only while its
 // creation has not ended.
 func (v *hostView) mayBeHalfMade(vm *fleet.VM, guest located) bool {
-	if vm.Standby && !slices.ContainsFunc(v.change.open[v.id].Made, func(made guard.Target) bool { return made.Key == vm.Key }) {
+	if vm.Standby && !v.mayBeNew(vm.Key) {
 		return false
 	}
 	return !guest.Running

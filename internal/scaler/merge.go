@@ -180,6 +180,10 @@ func (w *Writer) merge(
 			delete(w.gathering, host)
 		}
 	}
+	from.updating = map[topology.HostID]bool{}
+	for host, d := range w.updating {
+		from.updating[host] = d.until.After(now)
+	}
 	from.quiet = map[topology.HostID]bool{}
 	for host, d := range w.quiet {
 		from.quiet[host] = d.until.After(now)

@@ -61,6 +61,12 @@ type RootPlan struct {
 	outside []string
 	// orphans are guests with our marker that are in neither files nor state.
 	orphans []located
+	// retried are the VMs of earlier changes that the plan updates after a refresh, if they
+	// differ from their files.
+	retried []fleet.Key
+	// later are the VMs of earlier changes whose updates are still unfinished when the plan has
+	// been applied.
+	later []fleet.Key
 	// dry is set for a plan that must not change the state.
 	dry bool
 	// templates is the change of the host's templates that the plan is for, or nil.
@@ -231,7 +237,7 @@ func (s *Scaler) planHost(ctx context.Context, change *Change, plan *RootPlan, a
 	whole = whole || recovery.Crashed || len(recovery.Lost) > 0 || len(on(change.Foreign, plan.Host)) > 0
 
 	// Read the guests again if more than a create may be necessary.
-	touching := len(on(change.Removed, plan.Host))+len(on(change.Updated, plan.Host)) > 0
+	touching := len(on(change.Removed, plan.Host))+len(on(change.Updated, plan.Host))+len(on(change.Rested, plan.Host)) > 0
 	v, err := s.viewHost(ctx, change, plan.Host, whole || touching)
 	if err != nil {
 		return err
@@ -241,28 +247,29 @@ func (s *Scaler) planHost(ctx context.Context, change *Change, plan *RootPlan, a
 		return err
 	}
 
+	if err := s.refreshRested(ctx, plan, v); err != nil {
+		return err
+	}
+
 	if repaired := byAddress(change.Repaired, plan.Host); len(repaired) > 0 {
 		return s.planRepair(ctx, plan, v, repaired)
 	}
 	changeSuffices := plan.Touched && !plan.dry && len(on(change.Renumbered, plan.Host)) == 0
-	if !whole && (changeSuffices || (len(v.retried) > 0 && !plan.dry)) {
-		if allowed, err := s.planTargets(ctx, plan, v); allowed || err != nil {
+	if !whole && (changeSuffices || (v.retrying && !plan.dry)) {
+		if suffices, err := s.planTargets(ctx, plan, v); suffices || err != nil {
 			return err
 		}
-	}
-	if err := s.refreshRetried(ctx, plan, v); err != nil {
-		return err
 	}
 	return s.planWhole(ctx, plan, v)
 }
 
 // planTargets plans only the VMs of the change, which costs a fraction of a complete plan.
-// It reports whether the guard allows the plan, and the plan shows nothing that must be
-// recovered first.
-func (s *Scaler) planTargets(ctx context.Context, plan *RootPlan, v *hostView) (allowed bool, err error) {
+// It reports whether that suffices: the guard allows the plan, and the plan shows nothing
+// that must be recovered first.
+func (s *Scaler) planTargets(ctx context.Context, plan *RootPlan, v *hostView) (suffices bool, err error) {
 	// Refresh after a failed change in place, because the state wrongly records it as
-	// done.
-	options := state.PlanOptions{Targets: v.targets(), Refresh: len(v.retried) > 0}
+	// done. A plan of the whole host would show no difference.
+	options := state.PlanOptions{Targets: v.targets(), Refresh: v.retrying}
 	if plan.Plan, err = v.change.plan(ctx, plan.workspace, v.id, options); err != nil {
 		return false, err
 	}
@@ -277,7 +284,17 @@ func (s *Scaler) planTargets(ctx context.Context, plan *RootPlan, v *hostView) (
 		return false, err
 	}
 	s.check(ctx, plan)
-	return plan.Verdict.Decision == guard.Allow, nil
+	if plan.Verdict.Decision != guard.Allow {
+		return len(v.retried) > 0 && !plan.Touched, nil
+	}
+	for _, vm := range v.retried {
+		plan.retried = append(plan.retried, vm.Key)
+	}
+	if len(v.retried) == 0 || plan.Changes() {
+		return true, nil
+	}
+	// Files and Proxmox agree, because the update was taken back, for example.
+	return true, s.refreshState(ctx, plan, v, v.targets(), "updated "+strings.Join(v.targets(), ", ")+" in the state")
 }
 
 // planWhole plans a whole host until files, state and Proxmox are consistent, and checks

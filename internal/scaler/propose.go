@@ -121,7 +121,8 @@ func (c *Change) index() guestIndex { return indexGuests(c.Snapshot, c.After.Clu
 
 // Warnings describes guests that need a person's attention: VMs of the fleet whose
 // description lost the marker, VMs with our marker that have no file, clones of VMs that have
-// their marker, and clones that remained locked and whose VMs got other VMIDs.
+// their marker, clones that remained locked and whose VMs got other VMIDs, and VMs whose
+// update in place is unfinished.
 func (c *Change) Warnings() []string {
 	var warnings []string
 	index := c.index()
@@ -150,6 +151,9 @@ func (c *Change) Warnings() []string {
 			"an apply deletes it if the state contains it; if only the history contains it, an apply restores its file: "+
 			"to keep it, restore its file from version control; to remove it if neither contains it, destroy it by hand", guest.VMID, guest.Name, guest.host))
 	}
+	for _, vm := range c.UnfinishedUpdates() {
+		warnings = append(warnings, fmt.Sprintf("the update in place of vm %s on %s is unfinished: an apply repeats it", vm.Name, vm.Host))
+	}
 	for i := range c.Renumbered {
 		vm := &c.Renumbered[i]
 		if guest, _ := index.with(vm); guest.inCreation() {
@@ -159,6 +163,18 @@ func (c *Change) Warnings() []string {
 	}
 	slices.Sort(warnings)
 	return warnings
+}
+
+// UnfinishedUpdates returns the VMs that an earlier change should have updated in place. A dry
+// run does not plan these updates, because it does not refresh the state.
+func (c *Change) UnfinishedUpdates() []fleet.VM {
+	var vms []fleet.VM
+	for i := range c.After.VMs {
+		if slices.Contains(c.open[c.After.VMs[i].Host].Updated, c.After.VMs[i].Key) {
+			vms = append(vms, c.After.VMs[i])
+		}
+	}
+	return vms
 }
 
 // strays returns the guests with our marker that have no file and that neither this
@@ -212,8 +228,10 @@ func (c *Change) Unfinished() bool { return len(c.unfinished()) > 0 }
 // hosts to which this process is applying a change.
 func (c *Change) unfinished() []topology.HostID {
 	hosts := c.differing()
-	for host := range c.open {
-		hosts = append(hosts, host)
+	for host, open := range c.open {
+		if !open.OnlyUpdates() || !c.from.updating[host] {
+			hosts = append(hosts, host)
+		}
 	}
 	return slices.DeleteFunc(hosts, func(host topology.HostID) bool { return c.from.busy[host] })
 }

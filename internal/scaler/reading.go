@@ -38,6 +38,8 @@ type reading struct {
 	// quiet marks the hosts whose files and Proxmox differ although a recent plan found
 	// nothing to do. They are planned only for requested changes.
 	quiet map[topology.HostID]bool
+	// updating marks the hosts where updates in place that are unfinished wait.
+	updating map[topology.HostID]bool
 	// gathering marks the hosts whose removals wait for further removals.
 	gathering map[topology.HostID]bool
 	// done are the hosts that succeeded in changes that continue on other hosts.
@@ -145,11 +147,12 @@ func (s *Scaler) unfinishedWork(r *reading) map[topology.HostID]audit.Open {
 	found := map[topology.HostID]audit.Open{}
 	if len(r.recent) > 0 {
 		newest := &r.recent[len(r.recent)-1]
-		for _, open := range newest.Unfinished() {
+		for _, open := range newest.Change.Open {
 			// An earlier change that was in progress when the newest began may have ended since.
 			id := cmp.Or(open.Change, newest.Change.ID)
 			i := slices.IndexFunc(r.recent, func(e audit.Entry) bool { return e.Change.ID == id })
-			if !r.done[hostPart{id, open.Host}] && (i < 0 || !succeededOn(&r.recent[i], open.Host)) {
+			ended := succeededOn(newest, open.Host) || r.done[hostPart{id, open.Host}] || i >= 0 && succeededOn(&r.recent[i], open.Host)
+			if open, remains := open.Left(ended); remains {
 				found[open.Host] = open
 			}
 		}

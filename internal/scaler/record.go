@@ -130,6 +130,9 @@ func (p *RootPlan) record(approver string) audit.HostPlan {
 func (c *Change) opens(id string, plans []RootPlan) []audit.Open {
 	open := maps.Clone(c.open)
 	for _, vm := range c.Rested {
+		if slices.ContainsFunc(plans, func(p RootPlan) bool { return p.Host == vm.Host && p.Err != nil }) {
+			continue // its state may still have it as started
+		}
 		entry := open[vm.Host]
 		entry.Woken = slices.DeleteFunc(slices.Clone(entry.Woken), func(key fleet.Key) bool { return key == vm.Key })
 		if open[vm.Host] = entry; len(entry.Removed)+len(entry.Made)+len(entry.Updated)+len(entry.Woken) == 0 {
@@ -138,10 +141,20 @@ func (c *Change) opens(id string, plans []RootPlan) []audit.Open {
 	}
 	for i := range plans {
 		plan := &plans[i]
-		if failed := plan.Touched && plan.Err != nil; plan.templates != nil || !failed && !plan.Changes() {
+		if plan.templates != nil {
 			continue
 		}
-		entry := open[plan.Host]
+		entry, unfinished := open[plan.Host]
+		plan.later = slices.DeleteFunc(slices.Clone(entry.Updated), func(key fleet.Key) bool {
+			return slices.Contains(plan.retried, key) || !hasKey(on(c.After.VMs, plan.Host), key)
+		})
+		entry.Later = plan.later
+		if failed := plan.Touched && plan.Err != nil; !failed && !plan.Changes() {
+			if unfinished {
+				open[plan.Host] = entry
+			}
+			continue
+		}
 		entry.Host = plan.Host
 		entry.Change = id
 		entry.Removed = slices.Concat(entry.Removed, on(c.Removed, plan.Host), plan.TakenOut)
@@ -150,6 +163,12 @@ func (c *Change) opens(id string, plans []RootPlan) []audit.Open {
 		for _, vm := range on(c.Updated, plan.Host) {
 			if !slices.Contains(entry.Updated, vm.Key) {
 				entry.Updated = append(entry.Updated, vm.Key)
+			}
+		}
+		for i, target := range slices.Concat(plan.Intent.Update, plan.Intent.Import) {
+			updates := i < len(plan.Intent.Update) || target.Incomplete
+			if updates && !slices.Contains(entry.Updated, target.Key) {
+				entry.Updated = append(entry.Updated, target.Key)
 			}
 		}
 		entry.Woken = slices.Clone(entry.Woken)
@@ -291,6 +310,9 @@ func events(from *reading, now time.Time) []guard.Event {
 		entry := &from.recent[i]
 		failed := map[topology.HostID]bool{}
 		for _, open := range entry.Unfinished() {
+			if succeededOn(entry, open.Host) {
+				continue
+			}
 			// A change without an outcome has not failed on a host if it is being applied now,
 			// ended successfully, or died and was completed by a later change. An outcome that
 			// this installation did not write proves nothing, not even that the change died.

@@ -39,7 +39,7 @@ func TestRecord(t *testing.T) {
 		t.Fatalf("history %v, %v", before, err)
 	}
 	wantOpen := []audit.Open{
-		{Host: pve1, Made: []guard.Target{created, {Address: "module.b", Key: "b", Incomplete: true}}, Change: record.ID},
+		{Host: pve1, Made: []guard.Target{created, {Address: "module.b", Key: "b", Incomplete: true}}, Updated: []fleet.Key{"b"}, Change: record.ID},
 		{Host: pve2, Removed: []fleet.VM{vm(pve2, 2000)}, Change: before[0].Change.ID},
 	}
 	if diff := cmp.Diff(wantOpen, record.Open); diff != "" {

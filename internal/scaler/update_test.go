@@ -13,6 +13,7 @@ import (
 	"github.com/numaform/numaform/internal/audit"
 	"github.com/numaform/numaform/internal/pvesim"
 	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/topology"
 )
 
 // tagged returns a VM with other tags.
@@ -211,6 +212,95 @@ func TestChangesInPlaceCanBeTakenBack(t *testing.T) {
 	changed(t, after, false)
 	w.hasTags(t, vm)
 	w.underWay(t)
+}
+
+// TestUpdateTakenBackCorrectsTheState makes an update in place fail, and takes it back. The
+// state then no longer has the update, so a later plan of the whole host changes nothing
+// about the VM.
+func TestUpdateTakenBackCorrectsTheState(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	writer := w.run(t, nil)
+	vms := ensure(t, writer, on(first), on(first))
+	phases(t, writer, scaler.PhaseMade, scaler.PhaseMade)
+	w.underWay(t)
+	remove := w.sim.AddFault(pvesim.Fault{Method: http.MethodPut, Path: "/qemu/[0-9]+/config$", Status: http.StatusInternalServerError, Reason: "no"})
+	writer.Update(tagged(vms[0], "blue"))
+	changed(t, writer, true)
+	remove()
+	writer.Update(vms[0])
+	changed(t, writer, false)
+	w.underWay(t)
+
+	w.sim.RemoveGuest(int(vms[1].VMID))
+	next := w.run(t, nil)
+	phases(t, next, scaler.PhaseMade, scaler.PhaseMade)
+	w.underWay(t)
+	w.hasTags(t, vms[0])
+	w.exist(t, int(vms[0].VMID), int(vms[1].VMID))
+}
+
+// TestUnfinishedUpdateOfAMovedVM makes an update in place fail, and moves the VM to another
+// host. The old host takes other VMs, and the update is made once the VM is back.
+func TestUnfinishedUpdateOfAMovedVM(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	failing, stop := w.runUntil(t, nil)
+	vm := ensure(t, failing, on(first))[0]
+	phases(t, failing, scaler.PhaseMade)
+	remove := w.sim.AddFault(pvesim.Fault{Method: http.MethodPut, Path: "/qemu/[0-9]+/config$", Status: http.StatusInternalServerError, Reason: "no"})
+	failing.Update(tagged(vm, "blue"))
+	changed(t, failing, true)
+	stop()
+	remove()
+	move := func(to topology.HostID) {
+		guest, _ := w.sim.Guest(int(vm.VMID))
+		if err := w.sim.PutGuest(pvesim.Guest{VMID: guest.VMID, Host: string(to.Host), Config: guest.Config, Running: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	move(second)
+
+	writer, stop := w.runUntil(t, nil)
+	ensure(t, writer, on(first))
+	phases(t, writer, scaler.PhaseMade, scaler.PhaseMade)
+	w.underWay(t, first)
+	stop()
+	move(first)
+	last := w.run(t, nil)
+	changed(t, last, false)
+	w.underWay(t)
+	w.hasTags(t, vm, "blue")
+}
+
+// TestUnfinishedCreateIsRefreshed makes the rules of a new VM's security group fail, and
+// again in the retry, which leaves them in the state. The next attempt adds them.
+func TestUnfinishedCreateIsRefreshed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	remove := w.sim.AddFault(pvesim.Fault{Method: http.MethodPost, Path: "/firewall/rules$", Status: http.StatusInternalServerError, Reason: "no"})
+	grouped := on(first)
+	grouped.Spec.Networks = []fleet.Network{{Bridge: "vmbr0", Firewall: true}}
+	grouped.Spec.SecurityGroups = []string{"k8s"}
+	for i := range 2 {
+		w.sim.ResetCalls()
+		failing, stop := w.runUntil(t, nil)
+		if i == 0 {
+			ensure(t, failing, grouped)
+		}
+		phases(t, failing, scaler.PhaseMade)
+		await(t, failing, func([]scaler.VMState) bool { return w.called(http.MethodPost, "/firewall/rules") })
+		stop()
+		w.underWay(t, first)
+	}
+	remove()
+	w.sim.ResetCalls()
+	last := w.run(t, nil)
+	phases(t, last, scaler.PhaseMade)
+	w.underWay(t)
+	if !w.called(http.MethodPost, "/firewall/rules") {
+		t.Error("the VM has no security group")
+	}
 }
 
 // TestChangesInPlaceWaitForAPerson uses a gate that requires approval for updates in place

@@ -34,10 +34,14 @@ type hostView struct {
 	removed  map[string]fleet.VM // removed by this change or an earlier one
 	updated  map[string]fleet.VM // to change in place, by this change or an earlier one
 	woken    map[string]fleet.VM // standby VMs to start, by this change or an earlier one
-	// calls are the module calls of the VMs in updated, including calls for security groups
-	// that were removed from their files.
+	// calls are the module calls of the VMs in updated to plan if only the change is planned,
+	// including calls for security groups that were removed from their files. An update of an
+	// earlier change is planned by itself, because its refresh may find a difference that is
+	// not allowed.
 	calls []string
-	// retried are the VMs of earlier changes among updated and woken, by address.
+	// retrying is set if VMs of an earlier change are planned by calls or are among woken.
+	retrying bool
+	// retried are the VMs of earlier changes that are planned by calls.
 	retried map[string]fleet.VM
 	// complete is set if all guests are known: a guest that is not listed then does not
 	// exist.
@@ -86,17 +90,25 @@ func (s *Scaler) viewHost(ctx context.Context, change *Change, id topology.HostI
 	for address, vm := range v.vms {
 		if slices.Contains(open.Updated, vm.Key) {
 			v.updated[address] = vm
-			v.retried[address] = vm
 		}
 		if slices.Contains(open.Woken, vm.Key) && !vm.Standby {
 			if guest, ours := v.of(&vm); change.leaving[vm.Key] && (!ours || !guest.Running) {
 				continue // do not start a VM only to destroy it next
 			}
 			v.woken[address] = vm
-			v.retried[address] = vm
+			v.retrying = true
 		}
 	}
-	for _, vm := range v.updated {
+	alone := len(open.Woken) == 0 && !slices.Contains(change.Hosts(), id)
+	requested := byAddress(change.Updated, id)
+	for address, vm := range v.updated {
+		if slices.Contains(open.Updated, vm.Key) {
+			if _, again := requested[address]; !again && !alone {
+				continue
+			}
+			v.retried[address] = vm
+			v.retrying = true
+		}
 		// Also plan security groups that were removed from the VM's file.
 		vm.SecurityGroups = []string{"any"}
 		v.calls = append(v.calls, generator.Calls(&vm)...)
@@ -185,7 +197,7 @@ func (v *hostView) intent(plan *tfjson.Plan, imported []fleet.VM) guard.Intent {
 		target := targetOf(v.clusterID, &imported[i])
 		requested[target.Address] = true
 		guest, _ := v.with(&imported[i])
-		_, created := v.updated[target.Address]
+		created := v.isUpdate(target.Address)
 		_, woken := v.woken[target.Address]
 		target.Incomplete = (v.interrupted || woken) && !created && v.mayBeHalfMade(&imported[i], guest)
 		intent.Import = append(intent.Import, target)
@@ -216,7 +228,8 @@ func (v *hostView) intent(plan *tfjson.Plan, imported []fleet.VM) guard.Intent {
 		}
 	}
 
-	// A VM whose start failed is in the state as started until the state is refreshed.
+	// A failed start leaves the VM in the state as started, but without the addresses that its
+	// guest reports, so that even a plan without a refresh changes it again.
 	for _, change := range plan.ResourceChanges {
 		if vm, ok := v.woken[change.Address]; ok && !requested[change.Address] && !change.Change.Actions.NoOp() {
 			requested[change.Address] = true
@@ -234,6 +247,17 @@ func (v *hostView) intent(plan *tfjson.Plan, imported []fleet.VM) guard.Intent {
 	slices.SortFunc(updates, func(a, b fleet.VM) int { return cmp.Compare(generator.Address(&a), generator.Address(&b)) })
 	intent.Update = v.alsoUpdate(nil, updates)
 	return intent
+}
+
+// isUpdate reports whether a VM is to be updated in place, and was completely created before.
+func (v *hostView) isUpdate(address string) bool {
+	vm, updated := v.updated[address]
+	return updated && !v.mayBeNew(vm.Key)
+}
+
+// mayBeNew reports whether an unfinished change creates or completes a VM.
+func (v *hostView) mayBeNew(key fleet.Key) bool {
+	return slices.ContainsFunc(v.change.open[v.id].Made, func(made guard.Target) bool { return made.Key == key })
 }
 
 // alsoUpdate returns targets, and the targets of those VMs that are not among them yet.
@@ -401,29 +425,31 @@ func (s *Scaler) followMoved(ctx context.Context, plan *RootPlan, v *hostView) (
 	return true, s.refreshState(ctx, plan, v, targets, "updated the host of "+list+" in the state")
 }
 
-// refreshRetried updates the state of the VMs that an earlier change should have updated or
-// woken: the provider leaves a VM in the state as changed even if the change has failed, so
-// that a plan without a refresh would not change it again.
-func (s *Scaler) refreshRetried(ctx context.Context, plan *RootPlan, v *hostView) error {
-	exist := maps.Clone(v.retried)
-	maps.DeleteFunc(exist, func(_ string, vm fleet.VM) bool {
-		_, ours := v.of(&vm)
-		return !ours
+// refreshRested updates the state of VMs that an engine may have recorded as started although
+// they are standby VMs again. A guest that runs was started by a user.
+func (s *Scaler) refreshRested(ctx context.Context, plan *RootPlan, v *hostView) error {
+	stopped := byAddress(v.change.Rested, v.id)
+	for address, vm := range v.vms {
+		if vm.Standby && slices.Contains(v.change.open[v.id].Woken, vm.Key) {
+			stopped[address] = vm // an earlier change could not read it
+		}
+	}
+	maps.DeleteFunc(stopped, func(_ string, vm fleet.VM) bool {
+		guest, ours := v.of(&vm)
+		return !ours || guest.Running
 	})
-	if len(exist) == 0 || plan.dry {
+	if len(stopped) == 0 || plan.dry {
 		return nil
 	}
-	targets := refreshTargets(exist, v.guestIndex)
-	list := strings.Join(targets, ", ")
-	s.config.Progress(plan.Host, "reading VMs whose change may have failed: "+list)
-	return s.refreshState(ctx, plan, v, targets, "read "+list+" into the state")
+	targets := refreshTargets(stopped, v.guestIndex)
+	return s.refreshState(ctx, plan, v, targets, "updated "+strings.Join(targets, ", ")+" in the state")
 }
 
 // refreshState updates the state of module calls to what Proxmox reports, by a plan that
-// changes only the state, and records that as did.
+// changes only the state. If it changes anything, that is recorded as did.
 func (s *Scaler) refreshState(ctx context.Context, plan *RootPlan, v *hostView, targets []string, did string) error {
 	refresh, err := v.change.plan(ctx, plan.workspace, v.id, state.PlanOptions{RefreshOnly: true, Targets: targets})
-	if err != nil {
+	if err != nil || !refresh.Changes {
 		return err
 	}
 	intent := guard.Intent{ClusterID: v.clusterID, Targeted: true}
@@ -497,11 +523,11 @@ func (c *Change) hostsOf(host topology.HostID) []topology.HostName {
 	return slices.Compact(hosts)
 }
 
-// guestsOf returns the VMIDs of the existing VMs that a change removes, updates or wakes
-// on a host, including those that an earlier change left unfinished.
+// guestsOf returns the VMIDs of the existing VMs that a change removes, updates, wakes or
+// rests on a host, including those that an earlier change left unfinished.
 func (c *Change) guestsOf(host topology.HostID) []fleet.VMID {
 	open := c.open[host]
-	vms := slices.Concat(on(c.Removed, host), on(c.Updated, host), on(c.Woken, host), on(c.Foreign, host), on(open.Removed, host))
+	vms := slices.Concat(on(c.Removed, host), on(c.Updated, host), on(c.Woken, host), on(c.Rested, host), on(c.Foreign, host), on(open.Removed, host))
 	for _, vm := range on(c.After.VMs, host) {
 		if slices.Contains(open.Updated, vm.Key) || slices.Contains(open.Woken, vm.Key) {
 			vms = append(vms, vm)

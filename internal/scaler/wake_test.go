@@ -344,3 +344,29 @@ func TestFailedStartRemovesTheVM(t *testing.T) {
 	w.exist(t)
 	w.underWay(t)
 }
+
+// TestRestedAfterAnEngineFailed makes a wake fail in the engine, which leaves the VM in the
+// state as started, and its retry before the engine runs. The VM is a standby VM again, and
+// its host can be planned completely.
+func TestRestedAfterAnEngineFailed(t *testing.T) {
+	t.Parallel()
+	var wakes atomic.Int32
+	seeds := &seeder{seed: func(context.Context, []fleet.VM) error {
+		if wakes.Add(1) == 2 {
+			return errors.New("the storage is full")
+		}
+		return nil
+	}}
+	w := newWorldWith(t, func(config *scaler.Config) { config.Guests = seeds })
+	writer := w.run(t, nil)
+	vms := ensure(t, writer, standby(first), on(first))
+	phases(t, writer, scaler.PhaseMade, scaler.PhaseMade)
+	w.underWay(t)
+	wakes.Store(0) // without the seed of the node
+	w.sim.AddFault(pvesim.Fault{Method: http.MethodPut, Path: "/qemu/[0-9]+/config$", Times: 1, Status: http.StatusInternalServerError, Reason: "no"})
+	if _, err := writer.Wake(t.Context(), vms[0].Key); err != nil {
+		t.Fatal(err)
+	}
+	await(t, writer, func([]scaler.VMState) bool { return wakes.Load() >= 2 })
+	w.standbyAgain(t, writer, vms[0])
+}

@@ -183,7 +183,10 @@ type Writer struct {
 	rotations rotations
 	backoff   map[topology.HostID]delay
 	// quiet are hosts that look unfinished, but where a plan found nothing to do.
-	quiet    map[topology.HostID]delay
+	quiet map[topology.HostID]delay
+	// updating are the hosts where an earlier change's updates in place, and nothing else, are
+	// unfinished and cannot be planned now, for example because a VM was moved.
+	updating map[topology.HostID]delay
 	applying int
 	// logged are the plans that were logged last, so that each is logged only once at the
 	// info level, however often a host is planned again.
@@ -233,6 +236,7 @@ func NewWriter(scaler *Scaler, config WriterConfig) *Writer {
 		scaler: scaler, config: config,
 		wake: make(chan struct{}, 1), loaded: make(chan struct{}), changed: make(chan struct{}),
 		members: map[fleet.Key]*member{}, rotations: rotations{}, backoff: map[topology.HostID]delay{}, quiet: map[topology.HostID]delay{},
+		updating: map[topology.HostID]delay{},
 		gathering: map[topology.HostID]time.Time{}, outages: map[topology.HostID]outage{}, logged: map[topology.HostID]string{},
 		templates: map[string]TemplateRequest{}, templateRoots: map[topology.HostID]*templateRoot{},
 		changing: map[topology.HostID]bool{},
@@ -383,8 +387,10 @@ func (w *Writer) due() time.Duration {
 	if len(w.outside) > 0 {
 		sooner(w.outsideSince.Add(soon))
 	}
-	for _, d := range w.backoff {
-		sooner(d.until)
+	for _, delays := range []map[topology.HostID]delay{w.backoff, w.updating} {
+		for _, d := range delays {
+			sooner(d.until)
+		}
 	}
 	for _, until := range w.gathering {
 		if sooner(until); !until.After(now) {
