@@ -74,6 +74,11 @@ func (w *Writer) nextBatch(ctx context.Context) (*batch, error) {
 	b := &batch{change: newChange(from, snapshot)}
 	b.change.lean = true
 	b.change.leaving = w.leaving()
+	for host := range w.importing {
+		if !from.busy[host] {
+			b.change.importing = append(b.change.importing, host)
+		}
+	}
 	w.giveUpReused(b)
 	w.giveUpVanished(b, joined)
 	w.addRests(b)
@@ -224,6 +229,7 @@ func (w *Writer) addRequests(b *batch, undrained map[fleet.Key]error) {
 			continue
 		}
 		switch {
+		case m.leaving && w.importing[m.VM.Host]:
 		case m.leaving && m.Filed:
 			// The next change handles a removal that was requested while the cluster was
 			// queried.
@@ -400,6 +406,9 @@ func (w *Writer) approve(ctx context.Context, b *batch, plans []RootPlan) error 
 			return nil
 		})
 		for _, host := range slices.SortedFunc(maps.Keys(excluded), topology.HostID.Compare) {
+			if errors.As(excluded[host], new(*OutsideStateError)) {
+				w.importNext(host)
+			}
 			if vms := on(b.change.Updated, host); len(vms) > 0 {
 				log.FromContext(ctx).Info("postponed an in-place update", logkey.Host, host.String(), logkey.VM, names(vms),
 					logkey.Reason, excluded[host].Error())
@@ -413,6 +422,13 @@ func (w *Writer) approve(ctx context.Context, b *batch, plans []RootPlan) error 
 		return errReduced
 	}
 	return nil
+}
+
+// importNext makes the next change import the VMs of a host that its state lacks.
+func (w *Writer) importNext(host topology.HostID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.importing[host] = true
 }
 
 // refusedPhase returns the phase of a VM whose plan may not be applied.
@@ -545,6 +561,9 @@ func (w *Writer) batchBegun(b *batch, begun *begun, span trace.SpanContext) {
 	w.whole = false
 	w.planning = nil
 	w.noteChanging(begun.plans)
+	for _, host := range begun.change.importing {
+		delete(w.importing, host)
+	}
 	if begun.id != "" {
 		w.outside = w.outside[len(begun.change.outside):]
 	}

@@ -73,6 +73,8 @@ type Change struct {
 	// lean limits planning to the hosts that the change touches and the hosts with
 	// unfinished work, even if nothing is requested.
 	lean bool
+	// importing are hosts to plan although nothing shows that they have unfinished work.
+	importing []topology.HostID
 	// leaving are the VMs to be removed, by this change or by a later one.
 	leaving map[fleet.Key]bool
 	// later are VMs that were requested together with Added, and that later changes create.
@@ -227,7 +229,7 @@ func (c *Change) Unfinished() bool { return len(c.unfinished()) > 0 }
 // unfinished returns the hosts with unfinished work and the differing hosts, except the
 // hosts to which this process is applying a change.
 func (c *Change) unfinished() []topology.HostID {
-	hosts := c.differing()
+	hosts := append(c.differing(), c.importing...)
 	for host, open := range c.open {
 		if !open.OnlyUpdates() || !c.from.updating[host] {
 			hosts = append(hosts, host)

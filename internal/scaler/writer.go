@@ -182,6 +182,9 @@ type Writer struct {
 	members   map[fleet.Key]*member
 	rotations rotations
 	backoff   map[topology.HostID]delay
+	// importing marks the hosts whose state lacks a VM to be removed. The next change plans them
+	// completely, which imports the VM.
+	importing map[topology.HostID]bool
 	// quiet are hosts that look unfinished, but where a plan found nothing to do.
 	quiet map[topology.HostID]delay
 	// updating are the hosts where an earlier change's updates in place, and nothing else, are
@@ -236,7 +239,7 @@ func NewWriter(scaler *Scaler, config WriterConfig) *Writer {
 		scaler: scaler, config: config,
 		wake: make(chan struct{}, 1), loaded: make(chan struct{}), changed: make(chan struct{}),
 		members: map[fleet.Key]*member{}, rotations: rotations{}, backoff: map[topology.HostID]delay{}, quiet: map[topology.HostID]delay{},
-		updating: map[topology.HostID]delay{},
+		updating: map[topology.HostID]delay{}, importing: map[topology.HostID]bool{},
 		gathering: map[topology.HostID]time.Time{}, outages: map[topology.HostID]outage{}, logged: map[topology.HostID]string{},
 		templates: map[string]TemplateRequest{}, templateRoots: map[topology.HostID]*templateRoot{},
 		changing: map[topology.HostID]bool{},

@@ -3,6 +3,7 @@ package scaler_test
 import (
 	"context"
 	"errors"
+	"os"
 	"slices"
 	"sync"
 	"testing"
@@ -142,4 +143,25 @@ func TestWriterGivesUpWhatVanishedUnseen(t *testing.T) {
 	}
 	w.exist(t, int(vms[1].VMID))
 	w.underWay(t)
+}
+
+// TestWriterRemovesWhatTheStateLacks loses the state of a host, as if a backend returned to an
+// older version, and then removes a VM: it is imported first.
+func TestWriterRemovesWhatTheStateLacks(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	earlier, stop := w.runUntil(t, nil)
+	vms := ensure(t, earlier, on(first), on(first))
+	phases(t, earlier, scaler.PhaseMade, scaler.PhaseMade)
+	w.underWay(t)
+	stop()
+	if err := os.RemoveAll(w.stateDir); err != nil {
+		t.Fatal(err)
+	}
+	writer := w.run(t, nil)
+	phases(t, writer, scaler.PhaseMade, scaler.PhaseMade)
+	writer.Remove(vms[0].Key)
+	phases(t, writer, scaler.PhaseMade)
+	w.underWay(t)
+	w.exist(t, int(vms[1].VMID))
 }
