@@ -28,6 +28,10 @@ const (
 	maxHostPCI = 16
 )
 
+// capacityName is the name of the VM in which the host daemon of karpenter-provider-proxmox
+// describes a host.
+const capacityName = "node-capacity"
+
 // publisherName is the name of the VM whose description can contain a host's topology, for
 // users who can change VMs but not the host's notes.
 const publisherName = "numaform-topology"
@@ -48,25 +52,27 @@ type guestsRead struct {
 
 // readGuests sets the host's guests, as they currently run, without pending changes. It
 // sets a Problem if some cannot be read, because their pins are then unknown. known returns
-// configurations that need not be read; nil means that all are read.
+// guests that need not be read; nil means that all are read.
 func (c *Client) readGuests(ctx context.Context, host *topology.Host, guests []resource, known recallFunc) guestsRead {
 	guests = slices.SortedFunc(slices.Values(guests), func(a, b resource) int { return cmp.Compare(a.VMID, b.VMID) })
-	configs := make([]values, len(guests))
+	read := make([]rememberedGuest, len(guests))
 	errs := make([]error, len(guests))
 	var group errgroup.Group
 	group.SetLimit(c.cfg.MaxInFlight)
 	for i, r := range guests {
 		if known != nil {
-			if config, found := known(r); found {
-				configs[i] = config
+			var found bool
+			if read[i], found = known(r); found {
 				continue
 			}
 		}
 		group.Go(func() error {
 			readAt := c.cfg.Now()
 			path := fmt.Sprintf("/nodes/%s/%s/%d/config?current=1", host.Name, r.Type, int(r.VMID))
-			if errs[i] = c.get(ctx, path, &configs[i]); errs[i] == nil {
-				c.guests.remember(r, configs[i], readAt)
+			var config values
+			if errs[i] = c.get(ctx, path, &config); errs[i] == nil {
+				read[i] = newRemembered(r, config, readAt)
+				c.guests.remember(r, read[i])
 			}
 			return nil
 		})
@@ -79,16 +85,20 @@ func (c *Client) readGuests(ctx context.Context, host *topology.Host, guests []r
 			found.gone = append(found.gone, r)
 			continue
 		}
-		guest := listedGuest(r)
+		if plain := read[i].plain; plain != nil {
+			host.Guests = append(host.Guests, *plain)
+			continue
+		}
+		guest, config := listedGuest(r), read[i].config
 		err := errs[i]
 		if err == nil {
-			err = readConfig(&guest, configs[i])
+			err = readConfig(&guest, config)
 		}
 		if err != nil {
 			addProblem(host, fmt.Sprintf("guest %d cannot be read, so its CPUs and memory are unknown: %s", guest.VMID, short(err)))
 		}
 		flaws := flawsOf(host)
-		if found.describe(host, guest, configs[i], err == nil) { // it never runs
+		if found.describe(host, guest, config, err == nil) { // it never runs
 			guest.VCPUs = 0
 			guest.MemoryMiB = 0
 			guest.HugePagesKiB = 0
@@ -106,8 +116,18 @@ func (c *Client) readGuests(ctx context.Context, host *topology.Host, guests []r
 	return found
 }
 
-// recallFunc returns the configuration of a listed guest if it is known.
-type recallFunc func(listed resource) (config values, found bool)
+// plainGuest returns a guest with this list entry and configuration, or nil if the guest
+// cannot be read or may describe something (see describe).
+func plainGuest(r resource, config values) *topology.Guest {
+	guest := listedGuest(r)
+	if readConfig(&guest, config) != nil || guest.Template || guest.Name == capacityName || guest.Name == publisherName {
+		return nil
+	}
+	return &guest
+}
+
+// recallFunc returns a listed guest if it is known.
+type recallFunc func(listed resource) (guest rememberedGuest, found bool)
 
 // flawsOf returns the total number of a host's warnings and unusable templates.
 func flawsOf(host *topology.Host) int {
@@ -138,8 +158,7 @@ func (f *guestsRead) describe(host *topology.Host, guest topology.Guest, config 
 		if vm && read {
 			host.Templates = append(host.Templates, readTemplate(guest, config))
 		}
-	case vm && !guest.Running && guest.Name == "node-capacity" && slices.Contains(guest.Tags, "karpenter"):
-		// The host daemon of karpenter-provider-proxmox describes a host in this VM.
+	case vm && !guest.Running && guest.Name == capacityName && slices.Contains(guest.Tags, "karpenter"):
 		if read {
 			f.addCapacity(host, guest, config)
 		}

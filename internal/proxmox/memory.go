@@ -3,40 +3,51 @@ package proxmox
 import (
 	"sync"
 	"time"
+
+	"github.com/numaform/numaform/topology"
 )
 
-// guestMemory remembers the configuration of each guest. Proxmox provides no list of
-// configurations or of changes, so without guestMemory, each snapshot would cost one
-// request per guest.
+// guestMemory remembers each guest. Proxmox provides no list of configurations or of
+// changes, so without guestMemory, each snapshot would cost one request per guest.
 type guestMemory struct {
 	// mu guards byVMID.
 	mu     sync.Mutex
 	byVMID map[number]rememberedGuest
 }
 
-// rememberedGuest is a configuration, with the guest's list entry when it was read.
+// rememberedGuest is a guest, with its list entry when its configuration was read.
 type rememberedGuest struct {
 	listed resource
-	config values
 	readAt time.Time
+	// plain is the guest, which callers must not modify; or nil, and then config is set.
+	plain  *topology.Guest
+	config values
+}
+
+// newRemembered returns a listed guest whose configuration was requested at readAt.
+func newRemembered(listed resource, config values, readAt time.Time) rememberedGuest {
+	guest := rememberedGuest{listed: listed.configured(), readAt: readAt, plain: plainGuest(listed, config)}
+	if guest.plain == nil {
+		guest.config = config
+	}
+	return guest
 }
 
 // uptimeSlack is the maximum amount by which an uptime is rounded up.
 const uptimeSlack = 2 * time.Second
 
-// remember stores the configuration of a listed guest that was requested at readAt, unless
-// the guest is locked: its configuration is then not final.
-func (m *guestMemory) remember(listed resource, config values, readAt time.Time) {
+// remember stores a listed guest, unless it is locked: its configuration is then not final.
+func (m *guestMemory) remember(listed resource, guest rememberedGuest) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if listed.Lock != "" || config["lock"] != "" {
+	if listed.Lock != "" || guest.config["lock"] != "" || (guest.plain != nil && guest.plain.Lock != "") {
 		delete(m.byVMID, listed.VMID)
 		return
 	}
 	if m.byVMID == nil {
 		m.byVMID = map[number]rememberedGuest{}
 	}
-	m.byVMID[listed.VMID] = rememberedGuest{listed: listed.configured(), config: config, readAt: readAt}
+	m.byVMID[listed.VMID] = guest
 }
 
 // forget makes the next snapshot read a guest.
@@ -46,26 +57,25 @@ func (m *guestMemory) forget(vmid number) {
 	delete(m.byVMID, vmid)
 }
 
-// recall returns the configuration of a guest whose list entry shows no change since it was
-// read: the guest has no lock and, if it is running, has not restarted since the
-// configuration was read. A running guest keeps its CPUs, NUMA nodes, devices and affinity
-// until it stops. A list entry does not show a change of a description, or of a stopped
-// guest's options.
-func (m *guestMemory) recall(listed resource, now time.Time) (config values, found bool) {
+// recall returns a guest whose list entry shows no change since its configuration was read:
+// the guest has no lock and, if it is running, has not restarted since then. A running guest
+// keeps its CPUs, NUMA nodes, devices and affinity until it stops. A list entry does not
+// show a change of a description, or of a stopped guest's options.
+func (m *guestMemory) recall(listed resource, now time.Time) (guest rememberedGuest, found bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	known, found := m.byVMID[listed.VMID]
 	if !found || known.listed != listed.configured() || listed.Lock != "" {
-		return nil, false
+		return rememberedGuest{}, false
 	}
 	// An uptime in an old list is too small, which only costs a request. Use the larger of
 	// two elapsed times, which also only costs a request: the monotonic clock stops while
 	// this machine is suspended, and the wall clock can be set back.
 	elapsed := max(now.Sub(known.readAt), now.Round(0).Sub(known.readAt.Round(0)))
 	if listed.Status != statusStopped && time.Duration(listed.Uptime)*time.Second <= elapsed+uptimeSlack {
-		return nil, false
+		return rememberedGuest{}, false
 	}
-	return known.config, true
+	return known, true
 }
 
 // missing returns the remembered guests that are no longer listed.

@@ -57,9 +57,9 @@ func (c *Client) Refresh(ctx context.Context, old *topology.Snapshot, names []to
 			failHost(host, err)
 		}
 		now := c.cfg.Now()
-		return c.regainGuests(ctx, host, known, guests, notesAge, func(r resource) (values, bool) {
+		return c.regainGuests(ctx, host, known, guests, notesAge, func(r resource) (rememberedGuest, bool) {
 			if r.Status != statusRunning || slices.Contains(vmids, fleet.VMID(r.VMID)) {
-				return nil, false
+				return rememberedGuest{}, false
 			}
 			return c.guests.recall(r, now)
 		})
@@ -89,7 +89,7 @@ func (c *Client) Update(ctx context.Context, old *topology.Snapshot) (*topology.
 			}
 		}
 		now := c.cfg.Now()
-		return c.regainGuests(ctx, host, known, listing.guests, listedNotesAge, func(r resource) (values, bool) {
+		return c.regainGuests(ctx, host, known, listing.guests, listedNotesAge, func(r resource) (rememberedGuest, bool) {
 			return c.guests.recall(r, now)
 		})
 	})
@@ -172,7 +172,7 @@ func (c *Client) rereadAddresses(ctx context.Context, host *topology.Host, guest
 	}
 	now := c.cfg.Now()
 	again := topology.Host{Name: host.Name}
-	c.readGuests(ctx, &again, guests, func(r resource) (values, bool) { return c.guests.recall(r, now) })
+	c.readGuests(ctx, &again, guests, func(r resource) (rememberedGuest, bool) { return c.guests.recall(r, now) })
 	if again.Problem == "" {
 		host.Guests = again.Guests
 	}
