@@ -354,7 +354,7 @@ func (c *ConfigMap) Begin(ctx context.Context, base Revision, files generator.Fi
 	if fence > 0 {
 		root.Annotations[fenceAnnotation] = strconv.FormatInt(fence, 10)
 	}
-	err = c.save(ctx, "root", root)
+	err = c.savePart(ctx, "root", found, "", root)
 	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
 		return c.checkConflict(ctx, change.ID)
 	}
@@ -364,7 +364,8 @@ func (c *ConfigMap) Begin(ctx context.Context, base Revision, files generator.Fi
 	if onlyRoot {
 		return nil
 	}
-	_, err = c.loadComplete(ctx)
+	found.staged = &next
+	_, err = c.completed(ctx, found)
 	return err
 }
 
@@ -434,17 +435,31 @@ func (c *ConfigMap) checkConflict(ctx context.Context, id string) error {
 
 // loadComplete loads the fleet and completes an interrupted write.
 func (c *ConfigMap) loadComplete(ctx context.Context) (*stored, error) {
-	for attempt := 1; ; attempt++ {
-		found, err := c.load(ctx)
-		if err != nil || found.staged == nil {
-			return found, err
-		}
-		err = c.complete(ctx, found)
+	found, err := c.load(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return c.completed(ctx, found)
+}
+
+// completed completes the staged write of a fleet, if it has one. It loads the fleet again
+// if another process completes the write at the same time, and returns the fleet.
+func (c *ConfigMap) completed(ctx context.Context, found *stored) (*stored, error) {
+	for attempt := 1; found.staged != nil; attempt++ {
+		err := c.complete(ctx, found)
 		concurrent := apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err)
-		if err != nil && (!concurrent || attempt == completeAttempts) {
+		switch {
+		case err == nil:
+			found.staged = nil
+		case !concurrent || attempt == completeAttempts:
 			return nil, fmt.Errorf("writing fleet %s: %w", c.where(), err)
+		default:
+			if found, err = c.load(ctx); err != nil {
+				return nil, err
+			}
 		}
 	}
+	return found, nil
 }
 
 // complete writes the staged files to their ConfigMaps. It never deletes a ConfigMap, so that
@@ -454,21 +469,30 @@ func (c *ConfigMap) complete(ctx context.Context, found *stored) error {
 		if dir == "" {
 			continue
 		}
-		if err := c.save(ctx, dir, found.part(c, dir)); err != nil {
+		if err := c.savePart(ctx, dir, found, dir, found.part(c, dir)); err != nil {
 			return err
 		}
 	}
 	root := found.part(c, "")
 	delete(root.Annotations, stageAnnotation)
-	return c.save(ctx, "root, again", root)
+	return c.savePart(ctx, "root, again", found, "", root)
 }
 
-// save creates or updates a ConfigMap, if it is unchanged since it was read.
-func (c *ConfigMap) save(ctx context.Context, step string, m *corev1.ConfigMap) (err error) {
-	if err := c.interrupt.before(step); err != nil {
-		return err
+// savePart saves the ConfigMap of a directory, and sets it in found.
+func (c *ConfigMap) savePart(ctx context.Context, step string, found *stored, dir string, m *corev1.ConfigMap) error {
+	saved, err := c.save(ctx, step, m)
+	if err == nil {
+		found.parts[dir] = saved
 	}
-	var saved *corev1.ConfigMap
+	return err
+}
+
+// save creates or updates a ConfigMap, if it is unchanged since it was read. It returns the
+// ConfigMap as stored.
+func (c *ConfigMap) save(ctx context.Context, step string, m *corev1.ConfigMap) (saved *corev1.ConfigMap, err error) {
+	if err := c.interrupt.before(step); err != nil {
+		return nil, err
+	}
 	if m.ResourceVersion == "" {
 		saved, err = c.maps().Create(ctx, m, metav1.CreateOptions{})
 	} else {
@@ -477,5 +501,5 @@ func (c *ConfigMap) save(ctx context.Context, step string, m *corev1.ConfigMap) 
 	if err == nil {
 		c.wrote(saved)
 	}
-	return err
+	return saved, err
 }

@@ -131,14 +131,15 @@ func (c *ConfigMap) Restore(ctx context.Context, base Revision, content *Content
 	if fence > 0 {
 		root.Annotations[fenceAnnotation] = strconv.FormatInt(fence, 10)
 	}
-	err = c.save(ctx, "root", root)
+	err = c.savePart(ctx, "root", found, "", root)
 	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
 		err = ErrMoved
 	}
 	if err != nil {
 		return failed(err)
 	}
-	if _, err := c.loadComplete(ctx); err != nil {
+	found.staged = &next
+	if _, err := c.completed(ctx, found); err != nil {
 		return err
 	}
 	if err := c.dropStage(ctx); err != nil {
@@ -167,7 +168,8 @@ func (c *ConfigMap) writeStage(ctx context.Context, next staged) error {
 	if err := c.dropStage(ctx); err != nil {
 		return err
 	}
-	return c.save(ctx, "stage", stage)
+	_, err := c.save(ctx, "stage", stage)
+	return err
 }
 
 // restoreRecord adds a record of a backup, unless an interrupted restore has added it.
