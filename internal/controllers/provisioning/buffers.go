@@ -62,6 +62,7 @@ func (c *Controller) reportBuffers(ctx context.Context, d *scheduling.Decision, 
 	counts, of := newBuffered(virtual)
 
 	onNode := map[string]int{}
+	nodes := c.nodesByName()
 	for _, landing := range slices.Concat(d.Existing, d.InFlight) {
 		landed := 0
 		for _, pod := range landing.Pods {
@@ -71,7 +72,7 @@ func (c *Controller) reportBuffers(ctx context.Context, d *scheduling.Decision, 
 			}
 		}
 		if landed > 0 {
-			if node := c.findNode(landing.Name); node != nil {
+			if node := nodes[landing.Name]; node != nil {
 				onNode[node.ProviderID()] = landed
 			}
 		}

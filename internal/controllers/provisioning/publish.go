@@ -85,6 +85,7 @@ func (c *Controller) publish(ctx context.Context, d *scheduling.Decision, pods p
 
 	byPool := map[string][]*corev1.Pod{}
 	byClaim := map[string][]*corev1.Pod{}
+	nodes := c.nodesByName()
 	for i := range d.New {
 		byPool[d.New[i].NodePool] = append(byPool[d.New[i].NodePool], pods.of(d.New[i].Pods)...)
 	}
@@ -94,7 +95,7 @@ func (c *Controller) publish(ctx context.Context, d *scheduling.Decision, pods p
 	for _, landing := range slices.Concat(d.Existing, d.InFlight) {
 		// Virtual pods are not in the index, because they do not exist in the API server.
 		landed := pods.of(landing.Pods)
-		node := c.findNode(landing.Name)
+		node := nodes[landing.Name]
 		if node == nil || len(landed) == 0 {
 			continue
 		}
@@ -201,14 +202,17 @@ func (c *Controller) publishWait(pod *corev1.Pod, wait *scheduling.Wait) {
 	c.config.Recorder.Publish(event.New(pod, kind, wait.Reason, message, wait.ScalePlan, since))
 }
 
-// findNode returns the node with a name, or the NodeClaim that will become it.
-func (c *Controller) findNode(name string) *state.StateNode {
+// nodesByName returns the nodes by name, and the NodeClaims that will become nodes by the
+// names of their VMs.
+func (c *Controller) nodesByName() map[string]*state.StateNode {
+	nodes := map[string]*state.StateNode{}
 	for node := range c.config.State.Nodes() {
-		named := node.Node != nil && node.Node.Name == name
-		claimed := node.NodeClaim != nil && node.NodeClaim.Annotations[v1alpha1.AnnotationVM] == name
-		if named || claimed {
-			return node
+		if node.Node != nil {
+			nodes[node.Node.Name] = node
+		}
+		if node.NodeClaim != nil {
+			nodes[node.NodeClaim.Annotations[v1alpha1.AnnotationVM]] = node
 		}
 	}
-	return nil
+	return nodes
 }
