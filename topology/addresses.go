@@ -1,6 +1,9 @@
 package topology
 
-import "net/netip"
+import (
+	"net/netip"
+	"slices"
+)
 
 // AddressPool is a pool of static addresses for the VMs of a region, from numaform.yaml.
 type AddressPool struct {
@@ -23,6 +26,11 @@ type AddressRange struct {
 // Contains reports whether an address is in the range.
 func (r AddressRange) Contains(a netip.Addr) bool {
 	return r.First.BitLen() == a.BitLen() && r.First.Compare(a) <= 0 && a.Compare(r.Last) <= 0
+}
+
+// HasAddressPools reports whether a region has address pools.
+func (s *Snapshot) HasAddressPools() bool {
+	return slices.ContainsFunc(s.Regions, func(r Region) bool { return len(r.AddressPools) > 0 })
 }
 
 // AddressPool returns the region's address pool with that name, or nil.

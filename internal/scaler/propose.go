@@ -102,10 +102,19 @@ func (s *Scaler) NewChange(ctx context.Context, snapshot *topology.Snapshot) (*C
 		return nil, err
 	}
 	change := newChange(from, snapshot)
-	if change.nodes, err = s.config.NodeAddresses(ctx); err != nil {
+	if change.nodes, err = s.nodeAddresses(ctx, snapshot); err != nil {
 		return nil, err
 	}
 	return change, nil
+}
+
+// nodeAddresses returns the addresses of the cluster's Nodes, or nil if no region has address
+// pools, from which all static addresses come: reading all Nodes is slow in a large cluster.
+func (s *Scaler) nodeAddresses(ctx context.Context, snapshot *topology.Snapshot) (map[string]string, error) {
+	if !snapshot.HasAddressPools() {
+		return nil, nil
+	}
+	return s.config.NodeAddresses(ctx)
 }
 
 func newChange(from *reading, snapshot *topology.Snapshot) *Change {

@@ -428,7 +428,7 @@ func (w *Writer) Ensure(ctx context.Context, requests []Request) (vms []fleet.VM
 	if taken.vmids, err = w.config.Taken(ctx); err != nil {
 		return nil, err
 	}
-	if taken.nodes, err = w.scaler.config.NodeAddresses(ctx); err != nil {
+	if taken.nodes, err = w.scaler.nodeAddresses(ctx, snapshot); err != nil {
 		return nil, err
 	}
 	if taken.classes, err = w.scaler.config.ClassVMIDs(ctx); err != nil {

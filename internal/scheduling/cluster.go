@@ -210,7 +210,7 @@ func (c *Cluster) NodeAddresses(ctx context.Context) (map[string]string, error) 
 
 // nodeAddresses returns the addresses of all Nodes, or nil if no address pool needs them.
 func (r *Request) nodeAddresses(ctx context.Context, c client.Client) (map[string]string, error) {
-	if !slices.ContainsFunc(r.Snapshot.Regions, func(region topology.Region) bool { return len(region.AddressPools) > 0 }) {
+	if !r.Snapshot.HasAddressPools() {
 		return nil, nil
 	}
 	return nodeAddresses(ctx, c)
