@@ -517,7 +517,13 @@ func closeAll(plans []RootPlan) error {
 
 // on returns the VMs of a host.
 func on(vms []fleet.VM, host topology.HostID) []fleet.VM {
-	return slices.DeleteFunc(slices.Clone(vms), func(vm fleet.VM) bool { return vm.Host != host })
+	var found []fleet.VM
+	for i := range vms {
+		if vms[i].Host == host {
+			found = append(found, vms[i])
+		}
+	}
+	return found
 }
 
 // byAddress returns the VMs of a host by the addresses of their resources.

@@ -170,14 +170,17 @@ func (v *hostView) claims() []guard.Claim {
 // change or an earlier one removes: their guests still use them.
 func (c *Change) addressClaims() []guard.AddressClaim {
 	var claims []guard.AddressClaim
-	vms := slices.Concat(c.After.VMs, c.Removed)
-	for _, open := range c.open {
-		vms = append(vms, open.Removed...)
-	}
-	for i := range vms {
-		for _, ip := range vms[i].Addresses() {
-			claims = append(claims, guard.AddressClaim{Address: ip, Key: vms[i].Key, VM: vms[i].Name})
+	add := func(vms []fleet.VM) {
+		for i := range vms {
+			for _, ip := range vms[i].Addresses() {
+				claims = append(claims, guard.AddressClaim{Address: ip, Key: vms[i].Key, VM: vms[i].Name})
+			}
 		}
+	}
+	add(c.After.VMs)
+	add(c.Removed)
+	for _, open := range c.open {
+		add(open.Removed)
 	}
 	slices.SortFunc(claims, func(a, b guard.AddressClaim) int {
 		return cmp.Or(a.Address.Compare(b.Address), cmp.Compare(a.Key, b.Key))
