@@ -10,7 +10,7 @@ import (
 
 const (
 	// documentedMachine is the kind of machine whose figures are in docs/performance.md.
-	documentedMachine = "AMD EPYC, 2 CPUs"
+	documentedMachine = "Intel(R) Xeon(R) Processor, 2 CPUs"
 	tableBegin        = "<!-- performance: kept by test/bench -->\n"
 	tableEnd          = "<!-- end of performance -->\n"
 )
