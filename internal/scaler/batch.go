@@ -748,8 +748,8 @@ func (w *Writer) vmApplied(m *member, b *batch, result *Result, complete bool) {
 		m.updateApplied(err, slices.Contains(result.Later, key))
 		return
 	}
-	if err == nil && m.desired == nil && !slices.Contains(result.Later, key) {
-		m.Changing, m.ChangeErr = false, nil // the apply also completed earlier updates
+	if m.desired == nil && result.completesUpdates(key) {
+		m.Changing, m.ChangeErr = false, nil
 	}
 
 	removed := slices.Contains(b.removes, key)
@@ -790,6 +790,11 @@ func (m *member) updateApplied(err error, later bool) {
 		m.desired = nil
 	}
 	m.Changing = m.desired != nil || err != nil || later
+}
+
+// completesUpdates reports whether the apply also completed the earlier updates of a VM.
+func (r *Result) completesUpdates(key fleet.Key) bool {
+	return r.Err == nil && !slices.Contains(r.Later, key)
 }
 
 // preventedByOthers reports whether only other VMs to wake, which now become standby VMs again,

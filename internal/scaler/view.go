@@ -99,10 +99,16 @@ func (s *Scaler) viewHost(ctx context.Context, change *Change, id topology.HostI
 			v.retrying = true
 		}
 	}
-	alone := len(open.Woken) == 0 && !slices.Contains(change.Hosts(), id)
-	requested := byAddress(change.Updated, id)
+	v.addCalls(open.Updated, len(open.Woken) == 0 && !slices.Contains(change.Hosts(), id))
+	return v, nil
+}
+
+// addCalls sets calls, retried and retrying. The updates in unfinished are of earlier changes;
+// alone is set if the change does nothing else on the host.
+func (v *hostView) addCalls(unfinished []fleet.Key, alone bool) {
+	requested := byAddress(v.change.Updated, v.id)
 	for address, vm := range v.updated {
-		if slices.Contains(open.Updated, vm.Key) {
+		if slices.Contains(unfinished, vm.Key) {
 			if _, again := requested[address]; !again && !alone {
 				continue
 			}
@@ -113,7 +119,6 @@ func (s *Scaler) viewHost(ctx context.Context, change *Change, id topology.HostI
 		vm.SecurityGroups = []string{"any"}
 		v.calls = append(v.calls, generator.Calls(&vm)...)
 	}
-	return v, nil
 }
 
 // targets returns the module calls affected by the change, sorted.
