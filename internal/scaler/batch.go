@@ -424,7 +424,8 @@ func (w *Writer) approve(ctx context.Context, b *batch, plans []RootPlan) error 
 	return nil
 }
 
-// importNext makes the next change import the VMs of a host that its state lacks.
+// importNext makes the next change plan a host completely, because its state lacks a VM to be
+// removed.
 func (w *Writer) importNext(host topology.HostID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -485,52 +486,6 @@ func (w *Writer) allow(ctx context.Context, plan *RootPlan) (approval *audit.App
 	return approval, err
 }
 
-// blocked postpones the hosts whose unfinished work cannot proceed, if the change contains
-// nothing else, and returns them with the reasons. Without this, each attempt would appear
-// in the history.
-func (w *Writer) blocked(ctx context.Context, b *batch, plans []RootPlan) map[topology.HostID]error {
-	if c := b.change; !c.Empty() || len(c.outside) > 0 || !sameFiles(c.BeforeFiles, withModules(c)) {
-		return nil
-	}
-	found := map[topology.HostID]error{}
-	for i := range plans {
-		_, unfinished := b.change.open[plans[i].Host]
-		switch {
-		case plans[i].Err != nil:
-			found[plans[i].Host] = plans[i].Err
-		case plans[i].Changes() || unfinished || len(plans[i].outside) > 0:
-			return nil
-		}
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for host, err := range found {
-		delays := w.backoff
-		if open := b.change.open[host]; open.OnlyUpdates() {
-			delays = w.updating // other requests need not wait
-		}
-		delays[host] = delays[host].grown(w.scaler.config.Clock.Now(), longestDelay)
-		log.FromContext(ctx).Info("postponed unfinished work on a host", logkey.Host, host.String(), logkey.Reason, err.Error())
-		// Interrupted VMs report the new reason. If it is not the backend, they no longer
-		// wait.
-		for _, m := range w.members {
-			if m.VM.Host == host && m.Changing {
-				m.ChangeErr = err
-			}
-			if m.VM.Host != host || m.leaving || !m.interrupted() {
-				continue
-			}
-			phase := m.Phase
-			if BackendDown(err, time.Time{}) == nil {
-				phase = refusedPhase(err)
-				m.resting = m.unstarted
-			}
-			w.set(m, phase, err)
-		}
-	}
-	return found
-}
-
 // postponeBatch schedules a retry for each VM of a change for which reason returns an
 // error.
 func (w *Writer) postponeBatch(b *batch, reason func(*member) error) {
@@ -561,8 +516,10 @@ func (w *Writer) batchBegun(b *batch, begun *begun, span trace.SpanContext) {
 	w.whole = false
 	w.planning = nil
 	w.noteChanging(begun.plans)
-	for _, host := range begun.change.importing {
-		delete(w.importing, host)
+	for i := range begun.plans {
+		if plan := &begun.plans[i]; plan.Err == nil && slices.Contains(begun.change.importing, plan.Host) {
+			delete(w.importing, plan.Host)
+		}
 	}
 	if begun.id != "" {
 		w.outside = w.outside[len(begun.change.outside):]
@@ -664,23 +621,7 @@ func (w *Writer) hostApplied(ctx context.Context, b *batch, id string, result Re
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
-	// Delay the next attempt after a failure, and after an apply that found nothing to do,
-	// because the situation may be unchanged.
-	now := w.scaler.config.Clock.Now()
-	delete(w.changing, result.Host)
-	switch {
-	case result.Err != nil:
-		w.backoff[result.Host] = w.backoff[result.Host].grown(now, longestDelay)
-	case len(result.Created)+len(result.Imported)+len(result.Deleted)+len(result.Updated)+len(result.Woken) > 0:
-		if len(result.Updated) > 0 {
-			delete(w.updating, result.Host)
-		}
-		delete(w.backoff, result.Host)
-		delete(w.quiet, result.Host)
-	default:
-		delete(w.backoff, result.Host)
-		w.quiet[result.Host] = w.quiet[result.Host].grown(now, longestDelay)
-	}
+	w.delayNext(b, &result)
 	for key, m := range w.members {
 		if m.VM.Host == result.Host {
 			guest, ours := guests.of(&m.VM)

@@ -179,7 +179,7 @@ func (s *Scaler) planEach(ctx context.Context, change *Change, at places, more [
 	group.SetLimit(parallelPlans())
 	for i, host := range hosts {
 		plans[i] = RootPlan{Host: host, Touched: slices.Contains(touched, host), InPlace: len(on(change.Updated, host)) > 0, dry: at.dry, templates: change.templates}
-		whole := slices.Contains(differing, host) || interrupted(change.open, host)
+		whole := slices.Contains(differing, host) || slices.Contains(change.importing, host) || interrupted(change.open, host)
 		group.Go(func() error {
 			defer s.engines.plan(ctx)()
 			plans[i].Err = s.planHost(ctx, change, &plans[i], at, whole)
@@ -275,6 +275,10 @@ func (s *Scaler) planTargets(ctx context.Context, plan *RootPlan, v *hostView) (
 	}
 	todo, err := v.compare(plan.Plan.JSON)
 	if unfinished := len(todo.forget)+len(todo.imports)+len(todo.partial) > 0; err != nil || unfinished || len(plan.Plan.Lost) > 0 {
+		if err == nil && len(v.retried) > 0 && !plan.Touched {
+			// Only the refresh shows that something is missing.
+			err = s.refreshState(ctx, plan, v, v.targets(), "updated "+strings.Join(v.targets(), ", ")+" in the state")
+		}
 		return false, err
 	}
 	s.checkNodes(ctx, v, nil)

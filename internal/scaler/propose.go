@@ -73,7 +73,7 @@ type Change struct {
 	// lean limits planning to the hosts that the change touches and the hosts with
 	// unfinished work, even if nothing is requested.
 	lean bool
-	// importing are hosts to plan although nothing shows that they have unfinished work.
+	// importing are hosts to plan completely, because their states lack VMs to be removed.
 	importing []topology.HostID
 	// leaving are the VMs to be removed, by this change or by a later one.
 	leaving map[fleet.Key]bool

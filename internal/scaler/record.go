@@ -23,12 +23,10 @@ func (c *Change) writes(plans []RootPlan) bool {
 	if len(c.outside) > 0 || !c.Empty() || !sameFiles(c.BeforeFiles, withModules(c)) {
 		return true
 	}
-	for host := range c.open {
-		if !c.from.busy[host] {
-			return true
-		}
-	}
-	return slices.ContainsFunc(plans, func(p RootPlan) bool { return len(p.outside) > 0 || p.Changes() })
+	return slices.ContainsFunc(plans, func(p RootPlan) bool {
+		_, unfinished := c.open[p.Host]
+		return unfinished || len(p.outside) > 0 || p.Changes()
+	})
 }
 
 // record returns the record of a change, which is written before the change is applied.

@@ -34,10 +34,10 @@ type hostView struct {
 	removed  map[string]fleet.VM // removed by this change or an earlier one
 	updated  map[string]fleet.VM // to change in place, by this change or an earlier one
 	woken    map[string]fleet.VM // standby VMs to start, by this change or an earlier one
-	// calls are the module calls of the VMs in updated to plan if only the change is planned,
-	// including calls for security groups that were removed from their files. An update of an
-	// earlier change is planned by itself, because its refresh may find a difference that is
-	// not allowed.
+	// calls are the module calls of VMs in updated that a plan without the rest of the host
+	// contains, including calls for security groups that were removed from their files. Updates
+	// of earlier changes are planned by themselves, because their refresh may find a difference
+	// that is not allowed.
 	calls []string
 	// retrying is set if VMs of an earlier change are planned by calls or are among woken.
 	retrying bool

@@ -373,39 +373,6 @@ func (w *Writer) begin(ctx context.Context, b *batch) error {
 	return nil
 }
 
-// due returns the time until the next postponed attempt, or 0 if none is postponed.
-func (w *Writer) due() time.Duration {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	now := w.scaler.config.Clock.Now()
-	var again time.Duration
-	sooner := func(at time.Time) {
-		if left := at.Sub(now); left > 0 && (again == 0 || left < again) {
-			again = left
-		}
-	}
-	if len(w.cloning) > 0 {
-		sooner(now.Add(soon))
-	}
-	if len(w.outside) > 0 {
-		sooner(w.outsideSince.Add(soon))
-	}
-	for _, delays := range []map[topology.HostID]delay{w.backoff, w.updating} {
-		for _, d := range delays {
-			sooner(d.until)
-		}
-	}
-	for _, until := range w.gathering {
-		if sooner(until); !until.After(now) {
-			again = time.Millisecond // it ended meanwhile
-		}
-	}
-	for _, m := range w.members {
-		sooner(m.retry.until)
-	}
-	return again
-}
-
 // Ensure waits until the fleet has been read, reserves a name, a VMID and a key for each
 // request, and returns the VMs in the order of the requests; they are created afterwards.
 // For a request with the key of a desired VM, it returns that VM.

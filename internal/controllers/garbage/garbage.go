@@ -1,7 +1,8 @@
 // Package garbage cleans up what no other controller does: VMs that could not be created,
 // VMs whose NodeClaim vanished, NodeClaims whose VM or Node vanished, nodes that never
-// joined, and Nodes that have neither a NodeClaim nor a VM. It reports guests that carry our marker but are not desired, and never removes
-// them. It does not repeat Karpenter's own garbage collection and liveness checks.
+// joined, and Nodes that have neither a NodeClaim nor a VM. It reports guests that carry our
+// marker but are not desired, and never removes them. It does not repeat Karpenter's own
+// garbage collection and liveness checks.
 // DESIGN.md in this directory lists what each controller does. Start at New.
 package garbage
 

@@ -1,0 +1,124 @@
+package scaler
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/numaform/numaform/internal/logkey"
+	"github.com/numaform/numaform/topology"
+)
+
+// due returns the time until the next postponed attempt, or 0 if none is postponed.
+func (w *Writer) due() time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now := w.scaler.config.Clock.Now()
+	var again time.Duration
+	sooner := func(at time.Time) {
+		if left := at.Sub(now); left > 0 && (again == 0 || left < again) {
+			again = left
+		}
+	}
+	if len(w.cloning) > 0 {
+		sooner(now.Add(soon))
+	}
+	if len(w.outside) > 0 {
+		sooner(w.outsideSince.Add(soon))
+	}
+	for _, delays := range []map[topology.HostID]delay{w.backoff, w.updating} {
+		for _, d := range delays {
+			sooner(d.until)
+		}
+	}
+	for _, until := range w.gathering {
+		if sooner(until); !until.After(now) {
+			again = time.Millisecond // it ended meanwhile
+		}
+	}
+	for _, m := range w.members {
+		sooner(m.retry.until)
+	}
+	return again
+}
+
+// blocked postpones the hosts whose unfinished work cannot proceed, if the change contains
+// nothing else, and returns them with the reasons. Without this, each attempt would appear
+// in the history.
+func (w *Writer) blocked(ctx context.Context, b *batch, plans []RootPlan) map[topology.HostID]error {
+	if c := b.change; !c.Empty() || len(c.outside) > 0 || !sameFiles(c.BeforeFiles, withModules(c)) {
+		return nil
+	}
+	found := map[topology.HostID]error{}
+	for i := range plans {
+		_, unfinished := b.change.open[plans[i].Host]
+		switch {
+		case plans[i].Err != nil:
+			found[plans[i].Host] = plans[i].Err
+		case plans[i].Changes() || unfinished || len(plans[i].outside) > 0:
+			return nil
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for host, err := range found {
+		delays := w.backoff
+		if b.onlyRetriesUpdates(host) {
+			delays = w.updating // other requests need not wait
+		}
+		delays[host] = delays[host].grown(w.scaler.config.Clock.Now(), longestDelay)
+		log.FromContext(ctx).Info("postponed unfinished work on a host", logkey.Host, host.String(), logkey.Reason, err.Error())
+		// Interrupted VMs report the new reason. If it is not the backend, they no longer
+		// wait.
+		for _, m := range w.members {
+			if m.VM.Host == host && m.Changing {
+				m.ChangeErr = err
+			}
+			if m.VM.Host != host || m.leaving || !m.interrupted() {
+				continue
+			}
+			phase := m.Phase
+			if BackendDown(err, time.Time{}) == nil {
+				phase = refusedPhase(err)
+				m.resting = m.unstarted
+			}
+			w.set(m, phase, err)
+		}
+	}
+	return found
+}
+
+// onlyRetriesUpdates reports whether the change only repeats updates of an earlier change on a
+// host.
+func (b *batch) onlyRetriesUpdates(host topology.HostID) bool {
+	c := b.change
+	return c.open[host].OnlyUpdates() && !slices.Contains(slices.Concat(c.Hosts(), c.differing(), c.importing), host)
+}
+
+// delayNext delays the next attempt on a host after a failure, and after an apply that found
+// nothing to do, because the situation may be unchanged. The caller holds w.mu.
+func (w *Writer) delayNext(b *batch, result *Result) {
+	now := w.scaler.config.Clock.Now()
+	delete(w.changing, result.Host)
+	switch {
+	case result.Err != nil && result.PlanSHA256 == "" && b.onlyRetriesUpdates(result.Host):
+		w.updating[result.Host] = w.updating[result.Host].grown(now, longestDelay)
+	case result.Err != nil:
+		w.backoff[result.Host] = w.backoff[result.Host].grown(now, longestDelay)
+	case len(result.Created)+len(result.Imported)+len(result.Deleted)+len(result.Updated)+len(result.Woken) > 0:
+		delete(w.backoff, result.Host)
+		delete(w.quiet, result.Host)
+	default:
+		delete(w.backoff, result.Host)
+		w.quiet[result.Host] = w.quiet[result.Host].grown(now, longestDelay)
+	}
+	switch {
+	case result.Err != nil:
+	case len(result.Later) == 0:
+		delete(w.updating, result.Host)
+	case result.PlanSHA256 == "": // nothing was left to do but these updates, which were not planned
+		w.updating[result.Host] = w.updating[result.Host].grown(now, longestDelay)
+	}
+}
