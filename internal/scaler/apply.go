@@ -263,7 +263,7 @@ func (s *Scaler) finish(ctx context.Context, b *begun, ended func(Result)) (resu
 			plan := &b.plans[i]
 			result := Result{
 				Host: plan.Host, Created: plan.Intent.Create, Imported: plan.Intent.Import, Deleted: plan.Intent.Delete, Updated: plan.Intent.Update,
-				Woken: plan.Intent.Wake, Later: plan.later, templates: plan.templates != nil,
+				Woken: plan.Intent.Wake, Later: b.change.updatesLeft(plan), templates: plan.templates != nil,
 			}
 			started := s.config.Clock.Now()
 			switch {

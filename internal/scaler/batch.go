@@ -621,6 +621,7 @@ func (w *Writer) hostApplied(ctx context.Context, b *batch, id string, result Re
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
+	delete(w.changing, result.Host)
 	w.delayNext(b, &result)
 	for key, m := range w.members {
 		if m.VM.Host == result.Host {

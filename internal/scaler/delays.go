@@ -11,6 +11,23 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
+// delay postpones an attempt, longer each time.
+type delay struct {
+	until time.Time
+	tries int
+}
+
+// The limits of a delay.
+const (
+	shortestDelay = 5 * time.Second
+	longestDelay  = 2 * time.Minute
+)
+
+// grown returns the next, longer delay.
+func (d delay) grown(now time.Time, longest time.Duration) delay {
+	return delay{until: now.Add(min(longest, shortestDelay<<min(d.tries, 10))), tries: d.tries + 1}
+}
+
 // due returns the time until the next postponed attempt, or 0 if none is postponed.
 func (w *Writer) due() time.Duration {
 	w.mu.Lock()
@@ -101,7 +118,6 @@ func (b *batch) onlyRetriesUpdates(host topology.HostID) bool {
 // nothing to do, because the situation may be unchanged. The caller holds w.mu.
 func (w *Writer) delayNext(b *batch, result *Result) {
 	now := w.scaler.config.Clock.Now()
-	delete(w.changing, result.Host)
 	switch {
 	case result.Err != nil && result.PlanSHA256 == "" && b.onlyRetriesUpdates(result.Host):
 		w.updating[result.Host] = w.updating[result.Host].grown(now, longestDelay)

@@ -64,9 +64,6 @@ type RootPlan struct {
 	// retried are the VMs of earlier changes that the plan updates after a refresh, if they
 	// differ from their files.
 	retried []fleet.Key
-	// later are the VMs of earlier changes whose updates are still unfinished when the plan has
-	// been applied.
-	later []fleet.Key
 	// dry is set for a plan that must not change the state.
 	dry bool
 	// templates is the change of the host's templates that the plan is for, or nil.
@@ -297,7 +294,7 @@ func (s *Scaler) planTargets(ctx context.Context, plan *RootPlan, v *hostView) (
 	if len(v.retried) == 0 || plan.Changes() {
 		return true, nil
 	}
-	// Files and Proxmox agree, because the update was taken back, for example.
+	// Files and Proxmox agree, because the update was reverted, for example.
 	return true, s.refreshState(ctx, plan, v, v.targets(), "updated "+strings.Join(v.targets(), ", ")+" in the state")
 }
 

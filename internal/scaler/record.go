@@ -143,10 +143,7 @@ func (c *Change) opens(id string, plans []RootPlan) []audit.Open {
 			continue
 		}
 		entry, unfinished := open[plan.Host]
-		plan.later = slices.DeleteFunc(slices.Clone(entry.Updated), func(key fleet.Key) bool {
-			return slices.Contains(plan.retried, key) || !hasKey(on(c.After.VMs, plan.Host), key)
-		})
-		entry.Later = plan.later
+		entry.Later = c.updatesLeft(plan)
 		if failed := plan.Touched && plan.Err != nil; !failed && !plan.Changes() {
 			if unfinished {
 				open[plan.Host] = entry
@@ -178,6 +175,22 @@ func (c *Change) opens(id string, plans []RootPlan) []audit.Open {
 		open[plan.Host] = entry
 	}
 	return slices.SortedFunc(maps.Values(open), func(a, b audit.Open) int { return topology.HostID.Compare(a.Host, b.Host) })
+}
+
+// updatesLeft returns the VMs of earlier changes whose updates in place are still unfinished
+// when the plan has been applied.
+func (c *Change) updatesLeft(plan *RootPlan) []fleet.Key {
+	if plan.templates != nil {
+		return nil
+	}
+	var left []fleet.Key
+	desired := on(c.After.VMs, plan.Host)
+	for _, key := range c.open[plan.Host].Updated {
+		if !slices.Contains(plan.retried, key) && hasKey(desired, key) {
+			left = append(left, key)
+		}
+	}
+	return left
 }
 
 // toCheck returns the VMs to check once they exist: the ones of an earlier change, and

@@ -214,10 +214,10 @@ func TestChangesInPlaceCanBeTakenBack(t *testing.T) {
 	w.underWay(t)
 }
 
-// TestUpdateTakenBackCorrectsTheState makes an update in place fail, and takes it back. The
+// TestRevertedUpdateCorrectsTheState makes an update in place fail, and reverts it. The
 // state then no longer has the update, so a later plan of the whole host changes nothing
 // about the VM.
-func TestUpdateTakenBackCorrectsTheState(t *testing.T) {
+func TestRevertedUpdateCorrectsTheState(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	writer := w.run(t, nil)

@@ -148,23 +148,6 @@ type member struct {
 	retry   delay
 }
 
-// delay postpones an attempt, longer each time.
-type delay struct {
-	until time.Time
-	tries int
-}
-
-// The limits of a delay.
-const (
-	shortestDelay = 5 * time.Second
-	longestDelay  = 2 * time.Minute
-)
-
-// grown returns the next, longer delay.
-func (d delay) grown(now time.Time, longest time.Duration) delay {
-	return delay{until: now.Add(min(longest, shortestDelay<<min(d.tries, 10))), tries: d.tries + 1}
-}
-
 // Writer accepts requests to create and remove VMs at any time, and applies them in the
 // background. It combines requests for free hosts into changes; requests for a host that is
 // being applied wait until it is free again. A fleet has one Writer: start it with Run, on
