@@ -89,7 +89,7 @@ func newController(process Process) *cobra.Command {
 	flags.StringVar(&s.FeatureGates, "feature-gates", "", "feature gates of Karpenter, such as NodeRepair=true: CapacityBuffer, NodeOverlay, NodeRepair, SpotToSpotConsolidation and StaticCapacity")
 	flags.BoolVar(&o.clusterState, "cluster-state-metrics", true, "serve Karpenter's metrics of each Node, NodeClaim and pod")
 	flags.BoolVar(&s.Kproximate, "kproximate-metrics", false, "also serve metrics under the names of kproximate")
-	flags.DurationVar(&s.DriftEvery, "drift-every", time.Hour, "interval for comparing all VMs with Proxmox by a full plan; 0 disables it")
+	flags.DurationVar(&s.DriftEvery, "drift-every", time.Hour, "interval for comparing all VMs with Proxmox by a full plan, and for verifying the history; 0 disables the comparison, and the history is verified every hour")
 	flags.DurationVar(&s.Grace, "grace", 39*time.Minute, "maximum time to finish a change when the controller stops")
 	flags.Var(choose(&o.logLevel, "info", "debug", "error"), "log-level", "debug, info or error")
 	return command

@@ -324,12 +324,19 @@ func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, err
 	}
 	list = append(list, b.ours(seeder, writer, approvals, provisioner, history)...)
 
-	runs := []manager.RunnableFunc{writer.Run}
-	if b.settings.DriftEvery > 0 {
-		runs = append(runs, history.run)
-		runs = append(runs, (&driftWatch{builder: b, scaler: fleetScaler, vms: writer.VMs, observer: observer}).run)
-	}
+	drift := &driftWatch{builder: b, scaler: fleetScaler, vms: writer.VMs, observer: observer}
+	runs := append([]manager.RunnableFunc{writer.Run}, watches(history, drift, b.settings.DriftEvery)...)
 	return b.assemble(ctx, core, writer, list, runs...)
+}
+
+// watches returns the runs of both watches. driftEvery is the interval of the drift check; 0
+// disables it, but not the verification of the history.
+func watches(history *historyWatch, drift *driftWatch, driftEvery time.Duration) []manager.RunnableFunc {
+	runs := []manager.RunnableFunc{history.run}
+	if driftEvery > 0 {
+		runs = append(runs, drift.run)
+	}
+	return runs
 }
 
 // historyWatch returns the watch of the history of a store.

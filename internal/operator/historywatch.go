@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -26,6 +27,8 @@ const (
 	heldFor = 15 * time.Minute
 	// heldAgain is how long it does not stop again after that.
 	heldAgain = 24 * time.Hour
+	// historyEvery is the interval of verifications if the drift check is disabled.
+	historyEvery = time.Hour
 	// heldCheck is the interval of checks while it is held, and after a check that failed.
 	heldCheck = time.Minute
 	// putBackRecords is the minimum time between two records of copies that were pushed again:
@@ -58,7 +61,8 @@ type historyWatch struct {
 	recorder events.Recorder
 	self     *corev1.ConfigMap
 	clock    clock.PassiveClock
-	every    time.Duration
+	// every is the interval of verifications; 0 means historyEvery.
+	every time.Duration
 
 	// mu guards the following fields.
 	mu sync.Mutex
@@ -132,7 +136,7 @@ func (h *historyWatch) run(ctx context.Context) error {
 		if failed {
 			log.FromContext(ctx).Error(err, "could not verify the history")
 		}
-		next := h.every
+		next := cmp.Or(h.every, historyEvery)
 		if failed || h.holding() {
 			next = min(next, heldCheck)
 		}

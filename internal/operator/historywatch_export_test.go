@@ -49,3 +49,14 @@ func (h *HistoryWatch) Check(ctx context.Context) (waits int, err error) {
 	err = h.watch.check(ctx)
 	return len(h.watch.waits("pool")), err
 }
+
+// RunWithoutDrift runs the watches of a controller whose drift check is disabled, until ctx ends.
+func (h *HistoryWatch) RunWithoutDrift(ctx context.Context) error {
+	h.watch.every = 0
+	for _, run := range watches(&h.watch, nil, 0) {
+		if err := run(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}

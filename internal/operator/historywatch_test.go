@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"k8s.io/utils/clock"
@@ -265,4 +266,57 @@ func TestHistoryWatchRemovedContinue(t *testing.T) {
 	}
 	clk.Step(24 * time.Hour)
 	check(true)
+}
+
+// countedPlace is a place for checkpoints that counts how often it is read.
+type countedPlace struct{ loads int }
+
+func (p *countedPlace) Load(context.Context) ([][]byte, error) {
+	p.loads++
+	return nil, nil
+}
+
+func (p *countedPlace) Save(context.Context, string, []byte) error { return nil }
+
+func (p *countedPlace) String() string { return "memory" }
+
+// TestHistoryWatchWithoutDrift runs a controller's watches while its drift check is disabled:
+// the history is verified anyway, at the start and once an hour.
+func TestHistoryWatchWithoutDrift(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		fleet := filepath.Join(dir, "fleet")
+		s := store.NewSealed(store.NewDirectory(fleet), store.FileVault(filepath.Join(dir, "keys", "key")), "prod")
+		record := recorder(s, clock.RealClock{})
+		first, err := record(t.Context(), audit.KindScaleUp, "", nil)
+		if err == nil {
+			_, err = record(t.Context(), audit.KindScaleUp, "", nil)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		var reasons reasonsOf
+		place := &countedPlace{}
+		watch := operator.NewHistoryWatch(s, clock.RealClock{}, &reasons, record, place)
+		run := func(d time.Duration) {
+			ctx, cancel := context.WithTimeout(t.Context(), d)
+			defer cancel()
+			if err := watch.RunWithoutDrift(ctx); err != nil {
+				t.Error(err)
+			}
+		}
+		run(150 * time.Minute)
+		if place.loads != 3 || watch.Held {
+			t.Errorf("%d verifications in 2.5 hours, held %t: want 3, and no hold", place.loads, watch.Held)
+		}
+		if err := os.Remove(filepath.Join(fleet, "history", first+".json")); err != nil {
+			t.Fatal(err)
+		}
+		run(time.Second)
+		if !watch.Held {
+			t.Error("changes are not held after a record was removed")
+		}
+	})
 }
