@@ -335,6 +335,30 @@ func (e *Entry) Result() *Outcome {
 	return e.Outcome
 }
 
+// Began returns when each change of a history, oldest first, began, as known at now. That is
+// the time of its record, unless it is in the future: records sort by time, so after one that was
+// written while the clock was ahead, all get times after it. Such a change began no later than
+// it ended, and no later than the next one.
+func Began(entries []Entry, now time.Time) []time.Time {
+	began := make([]time.Time, len(entries))
+	next := now
+	for i := range slices.Backward(entries) {
+		e := &entries[i]
+		began[i] = e.Change.Time
+		if !e.Verified {
+			continue
+		}
+		if e.Change.Time.After(now) {
+			began[i] = next
+			if result := e.Result(); result != nil && result.Time.Before(next) {
+				began[i] = result.Time
+			}
+		}
+		next = began[i]
+	}
+	return began
+}
+
 // Left returns the work that is left on the host, and whether there is any. ended reports
 // whether the change has ended successfully there.
 func (o Open) Left(ended bool) (left Open, remains bool) {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/numaform/numaform/internal/audit"
 	"github.com/numaform/numaform/internal/scaler"
@@ -74,5 +75,82 @@ func TestEvents(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, scaler.EventsOf([]audit.Entry{entry}, now)); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
+	}
+}
+
+// TestClockWasAhead records one change while the clock is a month ahead. Once the clock is
+// right again, changes leave the window of the limits as usual, although their records have times
+// after the first one.
+func TestClockWasAhead(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+	clock := clocktesting.NewFakeClock(now.AddDate(0, 0, 30))
+	s := newScaler(t, func(config *scaler.Config) { config.Clock = clock }, vm(pve1, 2000))
+	ten := make([]guard.Target, 10)
+	for i := range ten {
+		ten[i].Pool = "workers"
+	}
+	for range 32 {
+		parts := []guard.HostIntent{{Host: pve1, Intent: guard.Intent{Create: ten}}}
+		if verdict := guard.CheckLimits(parts, s.Events(t), guard.DefaultLimits()); verdict.Decision != guard.Allow {
+			t.Fatalf("at %s: %+v", clock.Now(), verdict)
+		}
+		change := propose(t, s, snapshot())
+		record := s.Record(change, nil)
+		record.Hosts = []audit.HostPlan{{Host: pve1, Create: ten}}
+		record.Open = []audit.Open{{Host: pve1}}
+		_, revision, err := s.Store().Read(t.Context())
+		if err == nil {
+			err = s.Store().Begin(t.Context(), revision, change.AfterFiles, record)
+		}
+		began := clock.Now()
+		clock.Step(time.Minute)
+		if err == nil {
+			err = s.Store().End(t.Context(), s.Outcome(record.ID, began, []scaler.Result{{Host: pve1, Duration: time.Minute}}))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if clock.Now().After(now.AddDate(0, 0, 30)) {
+			clock.SetTime(now)
+		}
+		clock.Step(14 * time.Minute)
+	}
+}
+
+// TestEventsOfAClockThatWasAhead checks the ages of changes whose times are in the future: not
+// before the change ended, nor after the next change.
+func TestEventsOfAClockThatWasAhead(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	entry := func(id string, at, ended time.Duration, verified bool) audit.Entry {
+		e := audit.Entry{Verified: true, Change: audit.Change{
+			ID: id, Time: now.Add(at), Hosts: []audit.HostPlan{{Host: pve1, Create: make([]guard.Target, 1)}},
+		}}
+		if ended != 0 {
+			e.Outcome, e.OutcomeVerified = &audit.Outcome{ID: id, Time: now.Add(ended)}, verified
+		}
+		return e
+	}
+	const month = 30 * 24 * time.Hour
+	history := []audit.Entry{
+		entry("before", -3*time.Hour, -time.Hour, true),
+		entry("ahead", month, month+time.Minute, true),
+		entry("died", month+1, 0, false),
+		entry("ended", month+2, -time.Hour, true),
+		entry("forged", month+3, -2*time.Hour, false),
+		entry("in parallel", month+4, -time.Minute, true),
+		entry("ended first", month+5, -2*time.Minute, true),
+		entry("applied now", month+6, 0, false),
+	}
+	ages := map[string]int64{}
+	for _, event := range scaler.EventsOf(history, now) {
+		ages[event.Change] = event.AgeSeconds
+	}
+	want := map[string]int64{
+		"before": 10800, "ahead": 3600, "died": 3600, "ended": 3600, "forged": 120, "in parallel": 120, "ended first": 120, "applied now": 0,
+	}
+	if diff := cmp.Diff(want, ages); diff != "" {
+		t.Errorf("ages (-want +got):\n%s", diff)
 	}
 }

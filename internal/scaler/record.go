@@ -317,6 +317,7 @@ func originsIn(history []audit.Entry) map[fleet.Key]*Origin {
 // changes without creates and deletes, however they ended.
 func events(from *reading, now time.Time) []guard.Event {
 	var found []guard.Event
+	began := audit.Began(from.recent, now)
 	for i := range from.recent {
 		entry := &from.recent[i]
 		failed := map[topology.HostID]bool{}
@@ -346,7 +347,7 @@ func events(from *reading, now time.Time) []guard.Event {
 			}
 			for _, pool := range sortedKeys(amounts) {
 				found = append(found, guard.Event{
-					Change: entry.Change.ID, AgeSeconds: int64(now.Sub(entry.Change.Time) / time.Second),
+					Change: entry.Change.ID, AgeSeconds: int64(now.Sub(began[i]) / time.Second),
 					Host: host.Host, Failed: failed[host.Host], Pool: pool, Amount: amounts[pool],
 				})
 			}
