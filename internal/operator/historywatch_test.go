@@ -268,6 +268,63 @@ func TestHistoryWatchRemovedContinue(t *testing.T) {
 	check(true)
 }
 
+// TestHistoryWatchClockWasAhead goes on by itself after a record was written while the clock was
+// ahead, so that the record of that is from the future, too: the controller stops again after a
+// day.
+func TestHistoryWatchClockWasAhead(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	fleet := filepath.Join(dir, "fleet")
+	s := store.NewSealed(store.NewDirectory(fleet), store.FileVault(filepath.Join(dir, "keys", "key")), "prod")
+	now := time.Now().Add(-30 * 24 * time.Hour)
+	clk := clocktesting.NewFakeClock(now)
+	last := now.Add(90 * 24 * time.Hour)
+	record := func(ctx context.Context, kind audit.Kind, why string, findings []audit.Finding) (string, error) {
+		last = last.Add(time.Second)
+		change := audit.Change{ID: last.UTC().Format("20060102T150405Z") + "-0000", Time: last, ClusterID: "prod", Kind: kind, Why: why, Accepts: audit.AcceptsOf(findings)}
+		_, base, err := s.Read(ctx)
+		if err == nil {
+			err = s.Begin(ctx, base, generator.Files{}, change)
+		}
+		if err == nil {
+			err = s.End(ctx, audit.Outcome{ID: change.ID, Time: clk.Now()})
+		}
+		return change.ID, err
+	}
+	var list []string
+	for range 4 {
+		id, err := record(t.Context(), audit.KindScaleUp, "", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, id)
+	}
+	var reasons reasonsOf
+	watch := operator.NewHistoryWatch(s, clk, &reasons, record)
+	check := func(held bool) {
+		t.Helper()
+		if _, err := watch.Check(t.Context()); err != nil || watch.Held != held {
+			t.Fatalf("held %t, %v: want %t", watch.Held, err, held)
+		}
+	}
+	remove := func(id string) {
+		t.Helper()
+		if err := os.Remove(filepath.Join(fleet, "history", id+".outcome.json")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check(false)
+	remove(list[0])
+	check(true)
+	clk.Step(16 * time.Minute)
+	check(false)
+	remove(list[1])
+	check(false) // not again within a day
+	clk.Step(25 * time.Hour)
+	remove(list[2])
+	check(true)
+}
+
 // countedPlace is a place for checkpoints that counts how often it is read.
 type countedPlace struct{ loads int }
 

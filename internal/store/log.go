@@ -388,7 +388,7 @@ func (s *Sealed) Verify(ctx context.Context, evidence audit.Evidence) (*Audit, e
 	}
 	evidence.Keys = append([]*translog.Key{signer.Key()}, evidence.Keys...)
 	found.Report = audit.Verify(list, evidence)
-	found.locate(mine, list)
+	found.locate(mine, list, s.clock.Now())
 
 	var broken *RewrittenError
 	if mine != nil {
@@ -407,16 +407,16 @@ func (s *Sealed) Verify(ctx context.Context, evidence audit.Evidence) (*Audit, e
 }
 
 // locate sets the checkpoint of the log mine, which can be nil, and when the controller last
-// went on.
-func (a *Audit) locate(mine *historyLog, list []audit.Entry) {
+// went on, as known at now.
+func (a *Audit) locate(mine *historyLog, list []audit.Entry, now time.Time) {
 	for i := range a.Logs {
 		if mine != nil && a.Logs[i].ID == mine.head.ID {
 			a.Checkpoint, a.Log = []byte(a.Logs[i].Checkpoint), a.Logs[i].ID
 		}
 	}
-	for i := range list {
+	for i, began := range audit.Began(list, now) {
 		if list[i].Verified && list[i].Change.Kind == audit.KindContinue {
-			a.Continued = list[i].Change.Time
+			a.Continued = began
 		}
 	}
 }
