@@ -84,9 +84,11 @@ type ConfigMap struct {
 	// has a higher number.
 	fence atomic.Int64
 
-	// mu guards written, the resource version of the last ConfigMap that this store wrote.
+	// mu guards written, the resource version of the last ConfigMap that this store wrote, and
+	// ahead, the last lock that was renewed in the future.
 	mu      sync.Mutex
 	written string
+	ahead   aheadLock
 }
 
 var _ Store = (*ConfigMap)(nil)

@@ -277,6 +277,54 @@ func TestPausedWriter(t *testing.T) {
 	}
 }
 
+// TestLeaseFromTheFuture acquires the lock of a holder that died while its clock was ahead:
+// not before the lock was not renewed for the duration that the holder set.
+func TestLeaseFromTheFuture(t *testing.T) {
+	t.Parallel()
+	kube, name := client(t), fleetName()
+	holder, seconds, renewed := "another", int32(60), metav1.NewMicroTime(time.Now().AddDate(0, 0, 30))
+	leases := kube.CoordinationV1().Leases(namespace)
+	lease, err := leases.Create(t.Context(), &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace},
+		Spec:       coordinationv1.LeaseSpec{HolderIdentity: &holder, LeaseDurationSeconds: &seconds, RenewTime: &renewed},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, at := openConfigMap(t, kube, name), clocktesting.NewFakeClock(time.Now())
+	s.SetClock(at)
+	locked := func() {
+		t.Helper()
+		if _, err := s.Lock(t.Context()); !errors.Is(err, store.ErrLocked) || !strings.Contains(err.Error(), "kubectl delete lease --namespace "+namespace+" "+name) {
+			t.Fatalf("%v, want ErrLocked and how to release the lock", err)
+		}
+		if got, err := s.Holder(t.Context()); err != nil || got != holder {
+			t.Fatalf("holder %q, %v", got, err)
+		}
+	}
+	locked()
+	at.Step(50 * time.Second)
+	renewed = metav1.NewMicroTime(renewed.Add(50 * time.Second)) // it still runs
+	lease.Spec.RenewTime = &renewed
+	if _, err := leases.Update(t.Context(), lease, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	locked()
+	at.Step(59 * time.Second)
+	locked()
+	at.Step(time.Second)
+	if got, err := s.Holder(t.Context()); err != nil || got != "" {
+		t.Errorf("holder %q, %v, want none", got, err)
+	}
+	unlock, err := s.Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unlock(); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestStageOfAConfigMapIsDamaged interrupts a write and damages the staged steps: no
 // reader gets the fleet as it was before the write.
 func TestStageOfAConfigMapIsDamaged(t *testing.T) {

@@ -33,8 +33,17 @@ type lease struct {
 	lost bool
 }
 
+// aheadLock is a lock whose holder renewed it in the future, because its clock is or was ahead.
+type aheadLock struct {
+	holder  string
+	renewed time.Time
+	// seen is when this process first read the lock with that time.
+	seen time.Time
+}
+
 // Lock acquires the fleet's Lease until unlock is called, or returns ErrLocked at once.
 // It renews the Lease until then. If the holder dies, the Lease expires after leaseDuration.
+// If its clock was ahead, it expires only for processes that call Lock again after that time.
 // Because this depends on clocks, a lock can be lost: Begin then returns ErrMoved if another
 // holder has written.
 func (c *ConfigMap) Lock(ctx context.Context) (unlock func() error, err error) {
@@ -89,14 +98,30 @@ func (c *ConfigMap) Holder(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("reading the lock of fleet %s: %w", c.where(), err)
 	}
 	record := resourcelock.LeaseSpecToLeaderElectionRecord(&lease.Spec)
+	if held, _ := c.held(record); !held {
+		return "", nil
+	}
+	return record.HolderIdentity, nil
+}
+
+// held reports whether a process holds the lock. ahead is set if that process renewed it so far
+// in the future that only its next renewal shows that the process still runs: such a lock expires
+// once this process has not seen a renewal for the lock's duration.
+func (c *ConfigMap) held(record *resourcelock.LeaderElectionRecord) (held, ahead bool) {
 	duration := leaseDuration
 	if record.LeaseDurationSeconds > 0 {
 		duration = time.Duration(record.LeaseDurationSeconds) * time.Second
 	}
-	if c.clock.Since(record.RenewTime.Time) >= duration {
-		return "", nil
+	age := c.clock.Since(record.RenewTime.Time)
+	if record.HolderIdentity == "" || age >= -duration {
+		return record.HolderIdentity != "" && age < duration, false
 	}
-	return record.HolderIdentity, nil
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ahead.holder != record.HolderIdentity || !c.ahead.renewed.Equal(record.RenewTime.Time) {
+		c.ahead = aheadLock{holder: record.HolderIdentity, renewed: record.RenewTime.Time, seen: c.clock.Now()}
+	}
+	return c.clock.Since(c.ahead.seen) < duration, true
 }
 
 // acquire writes the Lease, or returns ErrLocked if another process holds it. The lock's
@@ -123,12 +148,13 @@ func (c *ConfigMap) acquire(ctx context.Context) (*lease, error) {
 	if err != nil {
 		return nil, err
 	}
-	duration := leaseDuration
-	if old.LeaseDurationSeconds > 0 {
-		duration = time.Duration(old.LeaseDurationSeconds) * time.Second
-	}
-	if old.HolderIdentity != "" && c.clock.Since(old.RenewTime.Time) < duration {
-		return nil, fmt.Errorf("held by %s since %s: %w", old.HolderIdentity, old.AcquireTime.UTC().Format(time.RFC3339), ErrLocked)
+	if held, ahead := c.held(old); held {
+		err := fmt.Errorf("held by %s since %s: %w", old.HolderIdentity, old.AcquireTime.UTC().Format(time.RFC3339), ErrLocked)
+		if ahead {
+			err = fmt.Errorf("%w; the holder's clock is or was ahead (%s): if the holder no longer runs, run kubectl delete lease --namespace %s %s",
+				err, old.RenewTime.UTC().Format(time.RFC3339), c.namespace, c.name)
+		}
+		return nil, err
 	}
 
 	now := metav1.NewTime(c.clock.Now())
