@@ -42,6 +42,8 @@ type Sealed struct {
 	begun map[string]audit.Digest
 	// newest is the time at which the last known verified change began.
 	newest time.Time
+	// read is what was read of the installation's logs, by their IDs.
+	read map[string]*known
 }
 
 var _ Store = (*Sealed)(nil)
@@ -49,7 +51,7 @@ var _ Store = (*Sealed)(nil)
 // NewSealed returns a cluster's store with records sealed by the key in vault. It does no
 // I/O.
 func NewSealed(inner Store, vault Vault, cluster string) *Sealed {
-	return &Sealed{Store: inner, vault: vault, cluster: cluster, clock: clock.RealClock{}, begun: map[string]audit.Digest{}}
+	return &Sealed{Store: inner, vault: vault, cluster: cluster, clock: clock.RealClock{}, begun: map[string]audit.Digest{}, read: map[string]*known{}}
 }
 
 // Unwrap returns the inner store.
@@ -215,11 +217,14 @@ func (s *Sealed) History(ctx context.Context, since time.Time) ([]audit.Entry, e
 	return s.history(ctx, since, s.Store.History)
 }
 
+// localHistory is a store with a local copy of its history.
+type localHistory interface {
+	Known(ctx context.Context, since time.Time) ([]audit.Entry, error)
+}
+
 // Known is like History but does not contact a git store's remote.
 func (s *Sealed) Known(ctx context.Context, since time.Time) ([]audit.Entry, error) {
-	local, ok := s.Store.(interface {
-		Known(ctx context.Context, since time.Time) ([]audit.Entry, error)
-	})
+	local, ok := s.Store.(localHistory)
 	if !ok {
 		return nil, errors.New("the fleet's store has no local copy of the history: only a git store has one")
 	}
@@ -249,22 +254,28 @@ func (s *Sealed) history(
 		first = s.newest // the last verified change is included, whatever follows it
 	}
 	s.mu.Unlock()
-	list, err := read(ctx, first)
-	if err != nil {
-		return nil, err
-	}
-	some, err := s.verify(keys, list)
-	if err == nil && !some && !first.IsZero() {
-		// Unverified records may hide the last verified one.
-		if list, err = read(ctx, time.Time{}); err != nil {
+	for i := 0; ; i++ {
+		from := first.Add(-margins[i])
+		if margins[i] == 0 || first.IsZero() {
+			from = time.Time{}
+		}
+		list, err := read(ctx, from)
+		if err != nil {
 			return nil, err
 		}
-		_, err = s.verify(keys, list)
+		some, err := s.verify(keys, list)
+		if err != nil {
+			return nil, err
+		}
+		// Without a verified change, unverified records may hide the last one.
+		all := from.IsZero()
+		if complete := s.complete(list, since, all); all || some && complete {
+			return recentOf(list, since), nil
+		}
+		if local, ok := s.Store.(localHistory); ok {
+			read = local.Known // everything was fetched
+		}
 	}
-	if err != nil {
-		return nil, err
-	}
-	return recentOf(list, since), nil
 }
 
 // verify marks the verified entries and reports whether there are any. It fails if a newer
