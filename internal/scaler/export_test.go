@@ -395,7 +395,7 @@ func Failures(entries []audit.Entry, busy ...topology.HostID) (ids []string) {
 	for _, host := range busy {
 		from.busy[host] = true
 	}
-	for _, event := range events(from, time.Now()) {
+	for _, event := range events(from, time.Now(), nil) {
 		if event.Failed {
 			ids = append(ids, event.Change)
 		}
@@ -403,9 +403,9 @@ func Failures(entries []audit.Entry, busy ...topology.HostID) (ids []string) {
 	return ids
 }
 
-// EventsOf returns the events in a history for the limits.
-func EventsOf(entries []audit.Entry, now time.Time) []guard.Event {
-	return events(&reading{recent: entries}, now)
+// EventsOf returns the events in a history for the limits of a change with these parts.
+func EventsOf(entries []audit.Entry, now time.Time, parts ...guard.HostIntent) []guard.Event {
+	return events(&reading{recent: entries}, now, parts)
 }
 
 // Events returns the events in the fleet's history for the limits.
@@ -415,7 +415,7 @@ func (s *Scaler) Events(t *testing.T) []guard.Event {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return events(now, s.config.Clock.Now())
+	return events(now, s.config.Clock.Now(), nil)
 }
 
 // Watch returns a context that ends when one of the hosts is lost, and a function that ends

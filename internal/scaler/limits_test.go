@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	clocktesting "k8s.io/utils/clock/testing"
 
+	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/audit"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/state/guard"
@@ -75,6 +76,40 @@ func TestEvents(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, scaler.EventsOf([]audit.Entry{entry}, now)); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
+	}
+}
+
+// TestEventsOfRetriedRemovals checks that a VM whose removal is retried counts as one delete on
+// its host, at the time of the last attempt, and not at all in a change that retries it again. A
+// VM that was re-created meanwhile counts twice.
+func TestEventsOfRetriedRemovals(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	target := func(key fleet.Key) guard.Target { return guard.Target{Key: key, Pool: "a"} }
+	entry := func(id string, age time.Duration, hosts ...audit.HostPlan) audit.Entry {
+		return audit.Entry{Verified: true, Change: audit.Change{ID: id, Time: now.Add(-age), Hosts: hosts}}
+	}
+	history := []audit.Entry{
+		entry("removes it the first time", 5*time.Minute, audit.HostPlan{Host: pve1, Delete: []guard.Target{target("back")}}),
+		entry("creates it again", 4*time.Minute, audit.HostPlan{Host: pve1, Create: []guard.Target{target("back")}}),
+		entry("removes", 3*time.Minute, audit.HostPlan{Host: pve1, Create: []guard.Target{target("new")}, Delete: []guard.Target{target("stuck"), target("back")}}),
+		entry("removes elsewhere", 2*time.Minute, audit.HostPlan{Host: pve2, Delete: []guard.Target{target("stuck")}}),
+		entry("retries", time.Minute, audit.HostPlan{Host: pve1, Delete: []guard.Target{target("stuck")}}),
+	}
+	event := func(id string, age int64, host topology.HostID, amount guard.Amount) guard.Event {
+		return guard.Event{Change: id, AgeSeconds: age, Host: host, Pool: "a", Amount: amount}
+	}
+	first, other := event("removes", 180, pve1, guard.Amount{Creates: 1, Deletes: 1}), event("removes elsewhere", 120, pve2, guard.Amount{Deletes: 1})
+	back := []guard.Event{
+		event("removes it the first time", 300, pve1, guard.Amount{Deletes: 1}), event("creates it again", 240, pve1, guard.Amount{Creates: 1}),
+	}
+	want := append(slices.Clone(back), first, other, event("retries", 60, pve1, guard.Amount{Deletes: 1}))
+	if diff := cmp.Diff(want, scaler.EventsOf(history, now)); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+	again := guard.HostIntent{Host: pve1, Intent: guard.Intent{Delete: []guard.Target{target("stuck")}}}
+	if diff := cmp.Diff(append(back, first, other), scaler.EventsOf(history, now, again)); diff != "" {
+		t.Errorf("events for a change that retries it (-want +got):\n%s", diff)
 	}
 }
 

@@ -133,7 +133,7 @@ func (s *Scaler) planHosts(ctx context.Context, change *Change, at places, more 
 		intent := guard.Intent{Create: []guard.Target{{Pool: vm.Pool}}}
 		parts = append(parts, guard.HostIntent{Host: vm.Host, Intent: intent})
 	}
-	limits := guard.CheckLimits(parts, events(change.from, s.config.Clock.Now()), s.config.Rules.Limits)
+	limits := guard.CheckLimits(parts, events(change.from, s.config.Clock.Now(), parts), s.config.Rules.Limits)
 	for i := range plans {
 		if plans[i].Err == nil {
 			plans[i].Verdict = plans[i].Verdict.And(limits.On(plans[i].Host))

@@ -314,10 +314,11 @@ func originsIn(history []audit.Entry) map[fleet.Key]*Origin {
 }
 
 // events returns the earlier changes in the guard's form, by host and pool. It omits
-// changes without creates and deletes, however they ended.
-func events(from *reading, now time.Time) []guard.Event {
+// changes without creates and deletes, however they ended, and deletes that were retried. parts
+// are the plans of the change that the limits are checked for.
+func events(from *reading, now time.Time, parts []guard.HostIntent) []guard.Event {
 	var found []guard.Event
-	began := audit.Began(from.recent, now)
+	began, retried := audit.Began(from.recent, now), retriedDeletes(from.recent, parts)
 	for i := range from.recent {
 		entry := &from.recent[i]
 		failed := map[topology.HostID]bool{}
@@ -341,6 +342,9 @@ func events(from *reading, now time.Time) []guard.Event {
 				amounts[target.Pool] = amount
 			}
 			for _, target := range host.Delete {
+				if retried[i][vmOn{host.Host, target.Key}] {
+					continue
+				}
 				amount := amounts[target.Pool]
 				amount.Deletes++
 				amounts[target.Pool] = amount
@@ -354,4 +358,37 @@ func events(from *reading, now time.Time) []guard.Event {
 		}
 	}
 	return found
+}
+
+// vmOn is a VM on a host.
+type vmOn struct {
+	host topology.HostID
+	key  fleet.Key
+}
+
+// retriedDeletes returns, for each change, the VMs that a later change deletes again, although
+// none re-created them: the delete failed. One VM that cannot be deleted must not use up the
+// limits. parts are the plans of a change that was not recorded yet.
+func retriedDeletes(entries []audit.Entry, parts []guard.HostIntent) []map[vmOn]bool {
+	later := map[vmOn]bool{} // deleted later
+	for _, part := range parts {
+		for _, target := range part.Intent.Delete {
+			later[vmOn{part.Host, target.Key}] = true
+		}
+	}
+	retried := make([]map[vmOn]bool, len(entries))
+	for i := range slices.Backward(entries) {
+		retried[i] = map[vmOn]bool{}
+		for _, host := range entries[i].Change.Hosts {
+			for _, target := range host.Create {
+				delete(later, vmOn{host.Host, target.Key})
+			}
+			for _, target := range host.Delete {
+				vm := vmOn{host.Host, target.Key}
+				retried[i][vm] = later[vm] && vm.key != ""
+				later[vm] = true
+			}
+		}
+	}
+	return retried
 }
