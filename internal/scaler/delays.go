@@ -21,11 +21,23 @@ type delay struct {
 const (
 	shortestDelay = 5 * time.Second
 	longestDelay  = 2 * time.Minute
+	// longestRemovalDelay is the limit for VMs that cannot be deleted, for example because they
+	// are protected: each attempt is a record of the history.
+	longestRemovalDelay = 30 * time.Minute
 )
 
 // grown returns the next, longer delay.
 func (d delay) grown(now time.Time, longest time.Duration) delay {
 	return delay{until: now.Add(min(longest, shortestDelay<<min(d.tries, 10))), tries: d.tries + 1}
+}
+
+// waiting reports which hosts wait until their delay ends.
+func waiting(delays map[topology.HostID]delay, now time.Time) map[topology.HostID]bool {
+	hosts := map[topology.HostID]bool{}
+	for host, d := range delays {
+		hosts[host] = d.until.After(now)
+	}
+	return hosts
 }
 
 // due returns the time until the next postponed attempt, or 0 if none is postponed.
@@ -45,7 +57,7 @@ func (w *Writer) due() time.Duration {
 	if len(w.outside) > 0 {
 		sooner(w.outsideSince.Add(soon))
 	}
-	for _, delays := range []map[topology.HostID]delay{w.backoff, w.updating} {
+	for _, delays := range []map[topology.HostID]delay{w.backoff, w.updating, w.removing} {
 		for _, d := range delays {
 			sooner(d.until)
 		}
@@ -114,10 +126,24 @@ func (b *batch) onlyRetriesUpdates(host topology.HostID) bool {
 	return c.open[host].OnlyUpdates() && !slices.Contains(slices.Concat(c.Hosts(), c.differing(), c.importing), host)
 }
 
+// onlyRetriesRemovals reports whether an apply failed that only deletes VMs which an earlier change
+// removed from the files of a host.
+func (b *batch) onlyRetriesRemovals(result *Result) bool {
+	others := len(result.Created) + len(result.Imported) + len(result.Updated) + len(result.Woken)
+	return result.Err != nil && result.PlanSHA256 != "" && len(result.Deleted) > 0 && others == 0 && BackendDown(result.Err, time.Time{}) == nil &&
+		!slices.Contains(slices.Concat(b.change.Hosts(), b.change.importing), result.Host)
+}
+
 // delayNext delays the next attempt on a host after a failure, and after an apply that found
 // nothing to do, because the situation may be unchanged. The caller holds w.mu.
 func (w *Writer) delayNext(b *batch, result *Result) {
 	now := w.scaler.config.Clock.Now()
+	if b.onlyRetriesRemovals(result) {
+		w.removing[result.Host] = w.removing[result.Host].grown(now, longestRemovalDelay)
+		return
+	}
+	// Other work failed, and is retried together with the removals, or everything succeeded.
+	delete(w.removing, result.Host)
 	switch {
 	case result.Err != nil && result.PlanSHA256 == "" && b.onlyRetriesUpdates(result.Host):
 		w.updating[result.Host] = w.updating[result.Host].grown(now, longestDelay)

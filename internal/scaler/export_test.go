@@ -324,6 +324,14 @@ func (w *Writer) Finish(ctx context.Context, b *Batch, host topology.HostID, err
 	w.hostApplied(ctx, b, "", Result{Host: host, Err: err})
 }
 
+// FinishWith marks a host of a change as applied with a result.
+func (w *Writer) FinishWith(ctx context.Context, b *Batch, result Result) {
+	w.hostApplied(ctx, b, "", result)
+}
+
+// Change returns the change.
+func (b *batch) Change() *Change { return b.change }
+
 // Yield removes VMs that conflict with another writer's VMs.
 func (s *Scaler) Yield(ctx context.Context, old *topology.Snapshot, lost ...fleet.VM) error {
 	return s.yield(ctx, old, lost)

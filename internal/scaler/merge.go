@@ -180,14 +180,9 @@ func (w *Writer) merge(
 			delete(w.gathering, host)
 		}
 	}
-	from.updating = map[topology.HostID]bool{}
-	for host, d := range w.updating {
-		from.updating[host] = d.until.After(now)
-	}
-	from.quiet = map[topology.HostID]bool{}
-	for host, d := range w.quiet {
-		from.quiet[host] = d.until.After(now)
-	}
+	from.updating = waiting(w.updating, now)
+	from.removing = waiting(w.removing, now)
+	from.quiet = waiting(w.quiet, now)
 
 	for _, m := range w.sorted() {
 		if m.leaving && m.Filed && m.ready(from, now) {

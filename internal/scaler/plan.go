@@ -76,6 +76,12 @@ func (p *RootPlan) Changes() bool {
 		(p.Plan != nil && p.Plan.Changes)
 }
 
+// onlyDeletes reports whether the plan deletes VMs and does nothing else.
+func (p *RootPlan) onlyDeletes() bool {
+	i := &p.Intent
+	return len(i.Delete) > 0 && len(i.Create)+len(i.Import)+len(i.Update)+len(i.Wake) == 0
+}
+
 // Plan plans all hosts of the fleet or, for a narrow change, the hosts that it touches, in
 // a separate directory. It changes neither the fleet nor a state.
 func (s *Scaler) Plan(ctx context.Context, change *Change) (plans []RootPlan, err error) {
@@ -257,7 +263,11 @@ func (s *Scaler) planHost(ctx context.Context, change *Change, plan *RootPlan, a
 			return err
 		}
 	}
-	return s.planWhole(ctx, plan, v)
+	if err := s.planWhole(ctx, plan, v); err != nil || plan.Touched || plan.dry || !plan.onlyDeletes() {
+		return err
+	}
+	// A removal that the apply would refuse again is not recorded again: see Writer.blocked.
+	return v.stillAsPlanned(plan.Plan.JSON, plan.Intent)
 }
 
 // planTargets plans only the VMs of the change, which costs a fraction of a complete plan.

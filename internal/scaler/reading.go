@@ -40,6 +40,8 @@ type reading struct {
 	quiet map[topology.HostID]bool
 	// updating marks the hosts where updates in place that are unfinished wait.
 	updating map[topology.HostID]bool
+	// removing marks the hosts where the retry of removals waits.
+	removing map[topology.HostID]bool
 	// gathering marks the hosts whose removals wait for further removals.
 	gathering map[topology.HostID]bool
 	// done are the hosts that succeeded in changes that continue on other hosts.

@@ -173,6 +173,8 @@ type Writer struct {
 	// updating are the hosts where an earlier change's updates in place, and nothing else, are
 	// unfinished and cannot be planned now, for example because a VM was moved.
 	updating map[topology.HostID]delay
+	// removing are the hosts where only removals of earlier changes are unfinished, and failed.
+	removing map[topology.HostID]delay
 	applying int
 	// logged are the plans that were logged last, so that each is logged only once at the
 	// info level, however often a host is planned again.
@@ -222,7 +224,7 @@ func NewWriter(scaler *Scaler, config WriterConfig) *Writer {
 		scaler: scaler, config: config,
 		wake: make(chan struct{}, 1), loaded: make(chan struct{}), changed: make(chan struct{}),
 		members: map[fleet.Key]*member{}, rotations: rotations{}, backoff: map[topology.HostID]delay{}, quiet: map[topology.HostID]delay{},
-		updating: map[topology.HostID]delay{}, importing: map[topology.HostID]bool{},
+		updating: map[topology.HostID]delay{}, removing: map[topology.HostID]delay{}, importing: map[topology.HostID]bool{},
 		gathering: map[topology.HostID]time.Time{}, outages: map[topology.HostID]outage{}, logged: map[topology.HostID]string{},
 		templates: map[string]TemplateRequest{}, templateRoots: map[topology.HostID]*templateRoot{},
 		changing: map[topology.HostID]bool{},
