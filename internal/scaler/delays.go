@@ -82,11 +82,10 @@ func (w *Writer) blocked(ctx context.Context, b *batch, plans []RootPlan) map[to
 	}
 	found := map[topology.HostID]error{}
 	for i := range plans {
-		_, unfinished := b.change.open[plans[i].Host]
 		switch {
 		case plans[i].Err != nil:
 			found[plans[i].Host] = plans[i].Err
-		case plans[i].Changes() || unfinished || len(plans[i].outside) > 0:
+		case plans[i].Changes() || b.change.completes(&plans[i]) || len(plans[i].outside) > 0:
 			return nil
 		}
 	}
@@ -160,7 +159,9 @@ func (w *Writer) delayNext(b *batch, result *Result) {
 	case result.Err != nil:
 	case len(result.Later) == 0:
 		delete(w.updating, result.Host)
-	case result.PlanSHA256 == "": // nothing was left to do but these updates, which were not planned
+	case result.PlanSHA256 == "" && !slices.Contains(b.change.differing(), result.Host):
+		// Nothing was left to do but these updates, and their own plan did not suffice. A host that
+		// was planned completely because it differs is quiet now, so they are planned next.
 		w.updating[result.Host] = w.updating[result.Host].grown(now, longestDelay)
 	}
 }

@@ -17,16 +17,21 @@ import (
 )
 
 // writes reports whether there is anything to record: requests, changed files, a plan with
-// changes, writes that no plan contains, or unfinished work, which this run may have found
-// complete.
+// changes, writes that no plan contains, or completed unfinished work.
 func (c *Change) writes(plans []RootPlan) bool {
 	if len(c.outside) > 0 || !c.Empty() || !sameFiles(c.BeforeFiles, withModules(c)) {
 		return true
 	}
 	return slices.ContainsFunc(plans, func(p RootPlan) bool {
-		_, unfinished := c.open[p.Host]
-		return unfinished || len(p.outside) > 0 || p.Changes()
+		return c.completes(&p) || len(p.outside) > 0 || p.Changes()
 	})
+}
+
+// completes reports whether the plan completes unfinished work of its host, at least a part.
+func (c *Change) completes(plan *RootPlan) bool {
+	open, unfinished := c.open[plan.Host]
+	allLeft := open.OnlyUpdates() && len(c.updatesLeft(plan)) == len(open.Updated)
+	return unfinished && !allLeft
 }
 
 // record returns the record of a change, which is written before the change is applied.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/audit"
@@ -184,10 +185,14 @@ func TestRetriedUpdatesOfWholeHosts(t *testing.T) {
 			w.underWay(t, first)
 
 			cause(t, w, vms[1])
+			before := len(w.kinds(t))
 			writer := w.run(t, nil)
 			phases(t, writer, scaler.PhaseMade, scaler.PhaseMade)
 			changed(t, writer, false)
 			w.underWay(t)
+			if after := w.kinds(t); len(after) > before+2 {
+				t.Errorf("the history is %v, want at most 2 changes after the first %d", after, before)
+			}
 			w.hasTags(t, vms[0], "blue")
 			w.exist(t, int(vms[0].VMID), int(vms[1].VMID))
 		})
@@ -253,24 +258,56 @@ func TestUnfinishedUpdateOfAMovedVM(t *testing.T) {
 	changed(t, failing, true)
 	stop()
 	remove()
-	move := func(to topology.HostID) {
-		guest, _ := w.sim.Guest(int(vm.VMID))
-		if err := w.sim.PutGuest(pvesim.Guest{VMID: guest.VMID, Host: string(to.Host), Config: guest.Config, Running: true}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	move(second)
+	w.move(t, vm, second)
 
 	writer, stop := w.runUntil(t, nil)
 	ensure(t, writer, on(first))
 	phases(t, writer, scaler.PhaseMade, scaler.PhaseMade)
 	w.underWay(t, first)
 	stop()
-	move(first)
+	w.move(t, vm, first)
 	last := w.run(t, nil)
 	changed(t, last, false)
 	w.underWay(t)
 	w.hasTags(t, vm, "blue")
+}
+
+// move moves a running VM to another host.
+func (w *world) move(t *testing.T, vm fleet.VM, to topology.HostID) {
+	t.Helper()
+	guest, _ := w.sim.Guest(int(vm.VMID))
+	must(t, w.sim.PutGuest(pvesim.Guest{VMID: guest.VMID, Host: string(to.Host), Config: guest.Config, Running: true}))
+}
+
+// TestStuckUpdateDoesNotFillTheHistory makes an update in place fail, and moves the VM, so that
+// the update cannot be repeated. A guest with our marker and without a file makes numaform plan
+// the whole host as well: neither attempt is recorded.
+func TestStuckUpdateDoesNotFillTheHistory(t *testing.T) {
+	t.Parallel()
+	clock, seen := clocktesting.NewFakeClock(time.Now()), &plansOf{}
+	w := newWorldWith(t, func(config *scaler.Config) { config.Clock, config.Progress = clock, seen.progress })
+	failing, stop := w.runUntil(t, nil)
+	vm := ensure(t, failing, on(first))[0]
+	phases(t, failing, scaler.PhaseMade)
+	remove := w.sim.AddFault(pvesim.Fault{Method: http.MethodPut, Path: "/qemu/[0-9]+/config$", Status: http.StatusInternalServerError, Reason: "no"})
+	failing.Update(tagged(vm, "blue"))
+	changed(t, failing, true)
+	stop()
+	remove()
+	w.move(t, vm, second)
+	w.addStray(t, first)
+
+	before := len(w.kinds(t))
+	writer := w.run(t, nil)
+	for range 8 {
+		planned := seen.count()
+		clock.Step(3 * time.Minute)
+		await(t, writer, func([]scaler.VMState) bool { return seen.count() > planned })
+	}
+	if after := w.kinds(t); len(after) != before {
+		t.Errorf("the history is %v, want no change after the first %d", after, before)
+	}
+	w.underWay(t, first)
 }
 
 // TestUnfinishedCreateIsRefreshed makes the rules of a new VM's security group fail, and

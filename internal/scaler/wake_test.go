@@ -18,12 +18,17 @@ import (
 	"github.com/numaform/numaform/internal/pvesim"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/store"
+	"github.com/numaform/numaform/topology"
 )
 
 // wholeHostCauses make numaform plan the whole of the first host, for another reason than
 // the change that it retries.
 var wholeHostCauses = map[string]func(t *testing.T, w *world, other fleet.VM){
 	"another VM is missing": func(_ *testing.T, w *world, other fleet.VM) { w.sim.RemoveGuest(int(other.VMID)) },
+	"a guest with our marker has no file": func(t *testing.T, w *world, _ fleet.VM) {
+		t.Helper()
+		w.addStray(t, first)
+	},
 	"a retry was killed": func(t *testing.T, w *world, _ fleet.VM) {
 		t.Helper()
 		now := time.Now()
@@ -31,6 +36,16 @@ var wholeHostCauses = map[string]func(t *testing.T, w *world, other fleet.VM){
 		record, err := json.Marshal(map[string]any{"operation": "applying", "host": "other", "pid": 1, "began": now, "until": now, "dir": work})
 		must(t, err, os.WriteFile(filepath.Join(work, ".terraform", "numaform", "run.json"), record, 0o600))
 	},
+}
+
+// addStray adds a guest with our marker and an unknown key to a host, outside the VMIDs of the
+// fleet.
+func (w *world) addStray(t *testing.T, host topology.HostID) {
+	t.Helper()
+	marker := fleet.Marker{ClusterID: clusterID, Key: "ffeeddccbbaa99887766554433221100"}
+	must(t, w.sim.PutGuest(pvesim.Guest{VMID: 3900, Host: string(host.Host), Running: true, Config: map[string]string{
+		"name": "lost", "description": marker.String(),
+	}}))
 }
 
 // TestRetriedWakesOfWholeHosts makes the start of a standby VM fail, which leaves it in the
