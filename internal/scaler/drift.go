@@ -251,7 +251,7 @@ func (c *comparison) leaveOut(err error, vms map[string]fleet.VM) bool {
 	}
 	named := false
 	for address, vm := range vms {
-		if slices.ContainsFunc(generator.Addresses(&vm), func(a string) bool { return strings.Contains(failed.Text, a) }) {
+		if namesVM(err, &vm) {
 			reason, _, _ := strings.Cut(failed.Text, "\n")
 			c.planned[vm.Key] = &evidence{failed: strings.TrimPrefix(reason, "Error: ")}
 			delete(vms, address)
@@ -259,6 +259,13 @@ func (c *comparison) leaveOut(err error, vms map[string]fleet.VM) bool {
 		}
 	}
 	return named
+}
+
+// namesVM reports whether an error is an engine error that names a resource of the VM.
+func namesVM(err error, vm *fleet.VM) bool {
+	var failed *state.CommandError
+	return errors.As(err, &failed) &&
+		slices.ContainsFunc(generator.Addresses(vm), func(address string) bool { return strings.Contains(failed.Text, address) })
 }
 
 // read extracts the evidence from a refreshed plan of the VMs. The guard decides what may

@@ -259,7 +259,11 @@ func (s *Scaler) planHost(ctx context.Context, change *Change, plan *RootPlan, a
 	}
 	changeSuffices := plan.Touched && !plan.dry && len(on(change.Renumbered, plan.Host)) == 0
 	if !whole && (changeSuffices || (v.retrying && !plan.dry)) {
-		if suffices, err := s.planTargets(ctx, plan, v); suffices || err != nil {
+		suffices, err := s.planTargets(ctx, plan, v)
+		for v.leaveOut(plan, err) {
+			suffices, err = s.planTargets(ctx, plan, v)
+		}
+		if suffices || err != nil {
 			return err
 		}
 	}

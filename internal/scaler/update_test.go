@@ -272,6 +272,53 @@ func TestUnfinishedUpdateOfAMovedVM(t *testing.T) {
 	w.hasTags(t, vm, "blue")
 }
 
+// TestUnfinishedUpdatesOfOtherVMs makes the updates in place of two VMs of a host fail. One VM
+// can then not be updated: the other one is nevertheless.
+func TestUnfinishedUpdatesOfOtherVMs(t *testing.T) {
+	t.Parallel()
+	for name, spoil := range map[string]func(t *testing.T, w *world, vm fleet.VM){
+		"moved": func(t *testing.T, w *world, vm fleet.VM) {
+			t.Helper()
+			w.move(t, vm, second)
+		},
+		"stopped": func(t *testing.T, w *world, vm fleet.VM) {
+			t.Helper()
+			guest, _ := w.sim.Guest(int(vm.VMID))
+			must(t, w.sim.PutGuest(pvesim.Guest{VMID: guest.VMID, Host: guest.Host, Config: guest.Config}))
+		},
+		"edited": func(t *testing.T, w *world, vm fleet.VM) {
+			t.Helper()
+			guest, _ := w.sim.Guest(int(vm.VMID))
+			guest.Config["memory"] = "2048"
+			must(t, w.sim.PutGuest(pvesim.Guest{VMID: guest.VMID, Host: guest.Host, Config: guest.Config, Running: true}))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			failing, stop := w.runUntil(t, nil)
+			vms := ensure(t, failing, on(first), on(first))
+			phases(t, failing, scaler.PhaseMade, scaler.PhaseMade)
+			w.underWay(t)
+			remove := w.sim.AddFault(pvesim.Fault{Method: http.MethodPut, Path: "/qemu/[0-9]+/config$", Status: http.StatusInternalServerError, Reason: "no"})
+			failing.Update(tagged(vms[0], "blue"), tagged(vms[1], "blue"))
+			changed(t, failing, true)
+			stop()
+			remove()
+			spoil(t, w, vms[0])
+
+			writer := w.run(t, nil)
+			await(t, writer, func(states []scaler.VMState) bool {
+				return len(states) == 2 && !states[1].Changing && states[0].ChangeErr != nil
+			})
+			w.hasTags(t, vms[1], "blue")
+			if diff := cmp.Diff(audit.Open{Host: first, Updated: []fleet.Key{vms[0].Key}}, w.Open(t)[first]); diff != "" {
+				t.Errorf("unfinished work (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
 // move moves a running VM to another host.
 func (w *world) move(t *testing.T, vm fleet.VM, to topology.HostID) {
 	t.Helper()

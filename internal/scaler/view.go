@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -115,10 +116,42 @@ func (v *hostView) addCalls(unfinished []fleet.Key, alone bool) {
 			v.retried[address] = vm
 			v.retrying = true
 		}
-		// Also plan security groups that were removed from the VM's file.
-		vm.SecurityGroups = []string{"any"}
-		v.calls = append(v.calls, generator.Calls(&vm)...)
+		v.calls = append(v.calls, generator.Calls(withAnyGroups(vm))...)
 	}
+}
+
+// withAnyGroups returns a VM with security groups, also if they were removed from its file.
+func withAnyGroups(vm fleet.VM) *fleet.VM {
+	vm.SecurityGroups = []string{"any"}
+	return &vm
+}
+
+// leaveOut removes the retried VMs that prevent their common plan from calls and retried, and
+// reports whether it can be planned again: some were removed, and others are left. err is why
+// there is no plan, or nil if there is one.
+func (v *hostView) leaveOut(plan *RootPlan, err error) bool {
+	if plan.Touched {
+		return false
+	}
+	pins := &PinsError{}
+	_ = errors.As(err, &pins)
+	left := maps.Clone(v.retried)
+	maps.DeleteFunc(left, func(address string, vm fleet.VM) bool {
+		guest, ours := v.of(&vm)
+		elsewhere := err != nil && (!ours || guest.host != v.id)
+		return elsewhere || pins.VM == vm.Name || namesVM(err, withAnyGroups(vm)) ||
+			slices.ContainsFunc(plan.Verdict.Findings, func(f guard.Finding) bool {
+				return f.Decision == guard.Deny && cmp.Or(guard.VMOf(f.Address), f.Address) == address
+			})
+	})
+	if len(left) == 0 || len(left) == len(v.retried) {
+		return false
+	}
+	v.retried, v.calls = left, nil
+	for _, vm := range left {
+		v.calls = append(v.calls, generator.Calls(withAnyGroups(vm))...)
+	}
+	return true
 }
 
 // targets returns the module calls affected by the change, sorted.
