@@ -74,11 +74,6 @@ func (w *Writer) nextBatch(ctx context.Context) (*batch, error) {
 	b := &batch{change: newChange(from, snapshot)}
 	b.change.lean = true
 	b.change.leaving = w.leaving()
-	for host := range w.importing {
-		if !from.busy[host] {
-			b.change.importing = append(b.change.importing, host)
-		}
-	}
 	w.giveUpReused(b)
 	w.giveUpVanished(b, joined)
 	w.addRests(b)
@@ -89,6 +84,7 @@ func (w *Writer) nextBatch(ctx context.Context) (*batch, error) {
 		// Creates and deletes do not wait for updates in place.
 		w.addUpdates(b)
 	}
+	w.addImports(b)
 	w.scaler.config.Observe.Queued(w.queued())
 	if err := w.render(b); err != nil {
 		return nil, err
@@ -229,7 +225,7 @@ func (w *Writer) addRequests(b *batch, undrained map[fleet.Key]error) {
 			continue
 		}
 		switch {
-		case m.leaving && w.importing[m.VM.Host]:
+		case m.leaving && m.importing:
 		case m.leaving && m.Filed:
 			// The next change handles a removal that was requested while the cluster was
 			// queried.
@@ -399,6 +395,9 @@ func (w *Writer) approve(ctx context.Context, b *batch, plans []RootPlan) error 
 		// Removals and updates are retried later; VMs to be created or woken fail or wait.
 		w.postponeBatch(b, func(m *member) error {
 			err := excluded[m.VM.Host]
+			if outside := b.outsideState(err); len(outside) > 0 && !slices.Contains(outside, m.VM.Key) {
+				return nil // it is planned again without these VMs
+			}
 			if err == nil || m.leaving || slices.Contains(b.updates, m.VM.Key) || BackendDown(err, time.Time{}) != nil {
 				return err // a VM that waits for the backend stays reserved
 			}
@@ -406,9 +405,7 @@ func (w *Writer) approve(ctx context.Context, b *batch, plans []RootPlan) error 
 			return nil
 		})
 		for _, host := range slices.SortedFunc(maps.Keys(excluded), topology.HostID.Compare) {
-			if errors.As(excluded[host], new(*OutsideStateError)) {
-				w.importNext(host)
-			}
+			w.importNext(b.outsideState(excluded[host]))
 			if vms := on(b.change.Updated, host); len(vms) > 0 {
 				log.FromContext(ctx).Info("postponed an in-place update", logkey.Host, host.String(), logkey.VM, names(vms),
 					logkey.Reason, excluded[host].Error())
@@ -422,14 +419,6 @@ func (w *Writer) approve(ctx context.Context, b *batch, plans []RootPlan) error 
 		return errReduced
 	}
 	return nil
-}
-
-// importNext makes the next change plan a host completely, because its state lacks a VM to be
-// removed.
-func (w *Writer) importNext(host topology.HostID) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.importing[host] = true
 }
 
 // refusedPhase returns the phase of a VM whose plan may not be applied.
@@ -518,7 +507,7 @@ func (w *Writer) batchBegun(b *batch, begun *begun, span trace.SpanContext) {
 	w.noteChanging(begun.plans)
 	for i := range begun.plans {
 		if plan := &begun.plans[i]; plan.Err == nil && slices.Contains(begun.change.importing, plan.Host) {
-			delete(w.importing, plan.Host)
+			w.endImports(plan.Host, nil)
 		}
 	}
 	if begun.id != "" {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/state"
 	"github.com/numaform/numaform/state/guard"
 )
 
@@ -64,6 +65,15 @@ func (v *hostView) compare(plan *tfjson.Plan) (recovery, error) {
 	}
 	slices.SortFunc(todo.partial, func(a, b fleet.VM) int { return cmp.Compare(a.VMID, b.VMID) })
 	return todo, err
+}
+
+// hasLost reports whether the state has lost VMs since the last apply, other than VMs that a later
+// change removes: they are imported before that.
+func (v *hostView) hasLost(plan *state.Plan) bool {
+	return slices.ContainsFunc(plan.Lost, func(address string) bool {
+		vm, desired := v.vms[cmp.Or(guard.VMOf(address), address)]
+		return !desired || !v.change.leaving[vm.Key]
+	})
 }
 
 // entry is a VM in a plan.

@@ -92,6 +92,10 @@ func (w *Writer) blocked(ctx context.Context, b *batch, plans []RootPlan) map[to
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for host, err := range found {
+		if slices.Contains(b.change.importing, host) {
+			w.endImports(host, err) // the host is planned again without them
+			continue
+		}
 		delays := w.backoff
 		if b.onlyRetriesUpdates(host) {
 			delays = w.updating // other requests need not wait
@@ -144,6 +148,8 @@ func (w *Writer) delayNext(b *batch, result *Result) {
 	// Other work failed, and is retried together with the removals, or everything succeeded.
 	delete(w.removing, result.Host)
 	switch {
+	case result.Err != nil && result.PlanSHA256 == "" && slices.Contains(b.change.importing, result.Host):
+		w.endImports(result.Host, result.Err) // the host is planned again without them
 	case result.Err != nil && result.PlanSHA256 == "" && b.onlyRetriesUpdates(result.Host):
 		w.updating[result.Host] = w.updating[result.Host].grown(now, longestDelay)
 	case result.Err != nil:

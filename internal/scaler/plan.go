@@ -285,7 +285,7 @@ func (s *Scaler) planTargets(ctx context.Context, plan *RootPlan, v *hostView) (
 		return false, err
 	}
 	todo, err := v.compare(plan.Plan.JSON)
-	if unfinished := len(todo.forget)+len(todo.imports)+len(todo.partial) > 0; err != nil || unfinished || len(plan.Plan.Lost) > 0 {
+	if unfinished := len(todo.forget)+len(todo.imports)+len(todo.partial) > 0; err != nil || unfinished || v.hasLost(plan.Plan) {
 		if err == nil && len(v.retried) > 0 && !plan.Touched {
 			// Only the refresh shows that something is missing.
 			err = s.refreshState(ctx, plan, v, v.targets(), "updated "+strings.Join(v.targets(), ", ")+" in the state")
@@ -370,6 +370,9 @@ func (s *Scaler) planWhole(ctx context.Context, plan *RootPlan, v *hostView) (er
 
 	s.checkNodes(ctx, v, plan.TakenOut)
 	plan.Intent = v.intent(plan.Plan.JSON, todo.imports)
+	if err := v.stillExist(plan.Intent.Create); err != nil {
+		return err
+	}
 	for _, target := range plan.Intent.Create {
 		if _, requested := v.added[target.Address]; !requested {
 			plan.Made = append(plan.Made, v.vms[target.Address])

@@ -247,14 +247,15 @@ func (c *Change) unfinished() []topology.HostID {
 	return slices.DeleteFunc(hosts, func(host topology.HostID) bool { return c.from.busy[host] })
 }
 
-// differing returns the hosts where a desired VM does not exist, or a guest with our marker
-// has no file, except busy and quiet hosts.
+// differing returns the hosts where a desired VM that is not to be removed does not exist, or a
+// guest with our marker has no file, except busy and quiet hosts.
 func (c *Change) differing() []topology.HostID {
 	var hosts []topology.HostID
 	index := c.index()
 	for i := range c.Before.VMs {
-		if _, exists := index.with(&c.Before.VMs[i]); !exists {
-			hosts = append(hosts, c.Before.VMs[i].Host)
+		vm := &c.Before.VMs[i]
+		if _, exists := index.with(vm); !exists && !c.leaving[vm.Key] {
+			hosts = append(hosts, vm.Host)
 		}
 	}
 	for _, guest := range c.strays() {

@@ -141,6 +141,9 @@ type member struct {
 	unstarted, resting bool
 	// misfiled is set while its file disagrees about standby.
 	misfiled bool
+	// importing is set while the removal waits because the state lacks the VM: a change that plans
+	// its host completely imports it first.
+	importing bool
 	// vanished is set if the VM was created and then removed by another client.
 	vanished bool
 	// desired is the desired Spec of an update in place, or nil.
@@ -165,9 +168,6 @@ type Writer struct {
 	members   map[fleet.Key]*member
 	rotations rotations
 	backoff   map[topology.HostID]delay
-	// importing marks the hosts whose state lacks a VM to be removed. The next change plans them
-	// completely, which imports the VM.
-	importing map[topology.HostID]bool
 	// quiet are hosts that look unfinished, but where a plan found nothing to do.
 	quiet map[topology.HostID]delay
 	// updating are the hosts where an earlier change's updates in place, and nothing else, are
@@ -224,7 +224,7 @@ func NewWriter(scaler *Scaler, config WriterConfig) *Writer {
 		scaler: scaler, config: config,
 		wake: make(chan struct{}, 1), loaded: make(chan struct{}), changed: make(chan struct{}),
 		members: map[fleet.Key]*member{}, rotations: rotations{}, backoff: map[topology.HostID]delay{}, quiet: map[topology.HostID]delay{},
-		updating: map[topology.HostID]delay{}, removing: map[topology.HostID]delay{}, importing: map[topology.HostID]bool{},
+		updating: map[topology.HostID]delay{}, removing: map[topology.HostID]delay{},
 		gathering: map[topology.HostID]time.Time{}, outages: map[topology.HostID]outage{}, logged: map[topology.HostID]string{},
 		templates: map[string]TemplateRequest{}, templateRoots: map[topology.HostID]*templateRoot{},
 		changing: map[topology.HostID]bool{},

@@ -3,9 +3,14 @@ package scaler_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net/http"
 	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,6 +19,7 @@ import (
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/pvesim"
 	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/topology"
 )
 
 // choosy refuses to seed VMs whose claims no longer exist.
@@ -164,4 +170,111 @@ func TestWriterRemovesWhatTheStateLacks(t *testing.T) {
 	phases(t, writer, scaler.PhaseMade)
 	w.underWay(t)
 	w.exist(t, int(vms[1].VMID))
+}
+
+// lackingState returns a world with two VMs of a host. The state lacks the second VM, as if a
+// backend returned to an older version, and this VM is stopped, so that its import would start it
+// and needs approval. progress is called for each message.
+func lackingState(t *testing.T, progress func(w *world, message string)) (w *world, healthy, lost fleet.VM) {
+	t.Helper()
+	w = newWorldWith(t, func(config *scaler.Config) {
+		config.Progress = func(_ topology.HostID, message string) { progress(w, message) }
+	})
+	earlier, stop := w.runUntil(t, nil)
+	healthy = ensure(t, earlier, on(first))[0]
+	phases(t, earlier, scaler.PhaseMade)
+	w.underWay(t)
+	path := filepath.Join(w.stateDir, "states", string(first.Region), string(first.Host), "terraform.tfstate")
+	older, err := os.ReadFile(path)
+	must(t, err)
+	lost = ensure(t, earlier, on(first))[0]
+	phases(t, earlier, scaler.PhaseMade, scaler.PhaseMade)
+	w.underWay(t)
+	stop()
+	must(t, os.WriteFile(path, older, 0o600))
+	guest, _ := w.sim.Guest(int(lost.VMID))
+	must(t, w.sim.PutGuest(pvesim.Guest{VMID: guest.VMID, Host: guest.Host, Config: guest.Config}))
+	w.sim.ResetCalls()
+	return w, healthy, lost
+}
+
+// stuckImport returns a world of lackingState with a writer that has tried in vain to import the
+// second VM, to remove it.
+func stuckImport(t *testing.T) (w *world, writer *scaler.Writer, healthy, lost fleet.VM) {
+	t.Helper()
+	var tried atomic.Bool
+	w, healthy, lost = lackingState(t, func(_ *world, message string) {
+		if strings.HasPrefix(message, "recovering 1 VM") {
+			tried.Store(true)
+		}
+	})
+	writer = w.run(t, nil)
+	phases(t, writer, scaler.PhaseMade, scaler.PhaseMade)
+	writer.Remove(lost.Key)
+	await(t, writer, func([]scaler.VMState) bool { return tried.Load() })
+	return w, writer, healthy, lost
+}
+
+// TestOtherVMsDoNotWaitForAnImport cannot import a VM to be removed that the state lacks: the
+// host nevertheless gets a new VM, and another VM is removed.
+func TestOtherVMsDoNotWaitForAnImport(t *testing.T) {
+	t.Parallel()
+	w, writer, healthy, lost := stuckImport(t)
+	fresh := ensure(t, writer, on(first))[0]
+	phases(t, writer, scaler.PhaseMade, scaler.PhaseRemoving, scaler.PhaseMade)
+	writer.Remove(healthy.Key)
+	phases(t, writer, scaler.PhaseRemoving, scaler.PhaseMade)
+	w.exist(t, int(lost.VMID), int(fresh.VMID))
+	w.underWay(t)
+	await(t, writer, func(states []scaler.VMState) bool { return as[*scaler.PendingApprovalError](states[0].Err) })
+}
+
+// TestRemovalsTogetherWithAnImport requests the removal of two VMs together, and a new VM. The
+// state lacks one of the VMs: the other one is removed, and the new VM is created.
+func TestRemovalsTogetherWithAnImport(t *testing.T) {
+	t.Parallel()
+	w, healthy, lost := lackingState(t, func(*world, string) {})
+	writer := w.run(t, nil)
+	phases(t, writer, scaler.PhaseMade, scaler.PhaseMade)
+	writer.Remove(healthy.Key, lost.Key)
+	fresh := ensure(t, writer, on(first))[0]
+	phases(t, writer, scaler.PhaseRemoving, scaler.PhaseMade)
+	w.exist(t, int(lost.VMID), int(fresh.VMID))
+	w.underWay(t)
+}
+
+// TestWriterDoesNotCreateWhatItRemoves destroys a VM to be removed by hand, before its import or
+// while the import waits: it is removed from the fleet, and not created again.
+func TestWriterDoesNotCreateWhatItRemoves(t *testing.T) {
+	t.Parallel()
+	for _, before := range []bool{true, false} {
+		t.Run(fmt.Sprintf("before %t", before), func(t *testing.T) {
+			t.Parallel()
+			var w *world
+			var writer *scaler.Writer
+			var healthy, lost fleet.VM
+			if before {
+				var plans atomic.Int32
+				w, healthy, lost = lackingState(t, func(w *world, message string) {
+					// The second plan after the request is the import's.
+					if message == scaler.ProgressPlanning && plans.Add(1) == 0 {
+						w.sim.RemoveGuest(2001)
+					}
+				})
+				writer = w.run(t, nil)
+				phases(t, writer, scaler.PhaseMade, scaler.PhaseMade)
+				plans.Store(-2)
+				writer.Remove(lost.Key)
+			} else {
+				w, writer, healthy, lost = stuckImport(t)
+				w.sim.RemoveGuest(int(lost.VMID))
+			}
+			phases(t, writer, scaler.PhaseMade)
+			w.exist(t, int(healthy.VMID))
+			w.underWay(t)
+			if w.called(http.MethodPost, "/clone") {
+				t.Error("a VM was cloned")
+			}
+		})
+	}
 }
