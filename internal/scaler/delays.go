@@ -2,12 +2,15 @@ package scaler
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/logkey"
+	"github.com/numaform/numaform/state"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -137,6 +140,15 @@ func (b *batch) onlyRetriesRemovals(result *Result) bool {
 		!slices.Contains(slices.Concat(b.change.Hosts(), b.change.importing), result.Host)
 }
 
+// failsForVM reports whether the engine could not apply the plan of a host because of one of its
+// VMs. Other requests of the host can then succeed.
+func (b *batch) failsForVM(result *Result) bool {
+	if BackendDown(result.Err, time.Time{}) != nil || errors.Is(result.Err, state.ErrHostLost) {
+		return false
+	}
+	return slices.ContainsFunc(on(b.change.After.VMs, result.Host), func(vm fleet.VM) bool { return namesVM(result.Err, withAnyGroups(vm)) })
+}
+
 // delayNext delays the next attempt on a host after a failure, and after an apply that found
 // nothing to do, because the situation may be unchanged. The caller holds w.mu.
 func (w *Writer) delayNext(b *batch, result *Result) {
@@ -150,7 +162,7 @@ func (w *Writer) delayNext(b *batch, result *Result) {
 	switch {
 	case result.Err != nil && result.PlanSHA256 == "" && slices.Contains(b.change.importing, result.Host):
 		w.endImports(result.Host, result.Err) // the host is planned again without them
-	case result.Err != nil && result.PlanSHA256 == "" && b.onlyRetriesUpdates(result.Host):
+	case result.Err != nil && b.onlyRetriesUpdates(result.Host) && (result.PlanSHA256 == "" || b.failsForVM(result)):
 		w.updating[result.Host] = w.updating[result.Host].grown(now, longestDelay)
 	case result.Err != nil:
 		w.backoff[result.Host] = w.backoff[result.Host].grown(now, longestDelay)

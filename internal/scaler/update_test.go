@@ -1,6 +1,7 @@
 package scaler_test
 
 import (
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -270,6 +271,30 @@ func TestUnfinishedUpdateOfAMovedVM(t *testing.T) {
 	changed(t, last, false)
 	w.underWay(t)
 	w.hasTags(t, vm, "blue")
+}
+
+// TestOtherRequestsDoNotWaitForUpdates makes an update in place fail permanently, also in its
+// retry: a new VM of the host does not wait for the next retry.
+func TestOtherRequestsDoNotWaitForUpdates(t *testing.T) {
+	t.Parallel()
+	clock := clocktesting.NewFakeClock(time.Now())
+	w := newWorldWith(t, func(config *scaler.Config) { config.Clock = clock })
+	writer := w.run(t, nil)
+	vm := ensure(t, writer, on(first))[0]
+	phases(t, writer, scaler.PhaseMade)
+	w.sim.AddFault(pvesim.Fault{
+		Method: http.MethodPut, Path: fmt.Sprintf("/qemu/%d/config$", vm.VMID), Status: http.StatusInternalServerError, Reason: "no",
+	})
+	writer.Update(tagged(vm, "blue"))
+	changed(t, writer, true)
+	clock.Step(time.Minute)
+	await(t, writer, func([]scaler.VMState) bool { return slices.Contains(w.kinds(t), audit.KindRecovery) && !writer.Busy() })
+
+	ensure(t, writer, on(first))
+	phases(t, writer, scaler.PhaseMade, scaler.PhaseMade)
+	clock.Step(time.Minute)
+	tries := len(w.kinds(t))
+	await(t, writer, func([]scaler.VMState) bool { return len(w.kinds(t)) > tries }) // it is still retried
 }
 
 // TestUnfinishedUpdatesOfOtherVMs makes the updates in place of two VMs of a host fail. One VM

@@ -171,7 +171,7 @@ type Writer struct {
 	// quiet are hosts that look unfinished, but where a plan found nothing to do.
 	quiet map[topology.HostID]delay
 	// updating are the hosts where an earlier change's updates in place, and nothing else, are
-	// unfinished and cannot be planned now, for example because a VM was moved.
+	// unfinished and cannot be completed now, for example because a VM was moved.
 	updating map[topology.HostID]delay
 	// removing are the hosts where only removals of earlier changes are unfinished, and failed.
 	removing map[topology.HostID]delay
