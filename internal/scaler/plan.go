@@ -299,8 +299,10 @@ func (s *Scaler) planTargets(ctx context.Context, plan *RootPlan, v *hostView) (
 		return false, err
 	}
 	s.check(ctx, plan)
-	if plan.Verdict.Decision != guard.Allow {
-		return len(v.retried) > 0 && !plan.Touched, nil
+	onlyRetries := len(v.retried) > 0 && !plan.Touched
+	approvable := plan.Verdict.Decision == guard.NeedsApproval && onlyRetries && plan.Changes()
+	if plan.Verdict.Decision != guard.Allow && !approvable {
+		return onlyRetries, nil
 	}
 	for _, vm := range v.retried {
 		plan.retried = append(plan.retried, vm.Key)

@@ -15,6 +15,7 @@ import (
 	"github.com/numaform/numaform/internal/audit"
 	"github.com/numaform/numaform/internal/pvesim"
 	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/state/guard"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -295,6 +296,40 @@ func TestOtherRequestsDoNotWaitForUpdates(t *testing.T) {
 	clock.Step(time.Minute)
 	tries := len(w.kinds(t))
 	await(t, writer, func([]scaler.VMState) bool { return len(w.kinds(t)) > tries }) // it is still retried
+}
+
+// TestApprovedRetryCompletesTheUpdate makes an update in place fail whose policy requires
+// approval. Its approved retry leaves no unfinished work.
+func TestApprovedRetryCompletesTheUpdate(t *testing.T) {
+	t.Parallel()
+	w := newWorldWith(t, func(config *scaler.Config) {
+		rules := append(guard.DefaultPolicy(), "\n- name: updates\n  when: change.updates > 0\n  decision: approve\n  message: it updates VMs\n"...)
+		policy, err := guard.ParsePolicy("policy.yaml", rules)
+		must(t, err)
+		config.Rules.Policy = policy
+	})
+	change := propose(t, w.Scaler, w.snapshot(t), on(first))
+	_, err := w.Apply(t.Context(), change, approveAll)
+	must(t, err)
+	vm := change.Added[0]
+	change = propose(t, w.Scaler, w.snapshot(t))
+	must(t, w.UpdateVMs(change, []fleet.VM{tagged(vm, "blue")}))
+	remove := w.sim.AddFault(pvesim.Fault{Method: http.MethodPut, Path: "/qemu/[0-9]+/config$", Status: http.StatusInternalServerError, Reason: "no"})
+	if _, err := w.Apply(t.Context(), change, approveAll); err == nil {
+		t.Fatal("the update did not fail")
+	}
+	remove()
+
+	needed := false
+	results, err := w.Apply(t.Context(), propose(t, w.Scaler, w.snapshot(t)), func(plans []scaler.RootPlan) (string, error) {
+		needed = len(plans) == 1 && plans[0].Verdict.Decision == guard.NeedsApproval
+		return "alice", nil
+	})
+	if err != nil || !needed || len(results) != 1 || len(results[0].Updated) != 1 || len(results[0].Later) > 0 {
+		t.Errorf("needs approval: %t, results %v, %v", needed, results, err)
+	}
+	w.hasTags(t, vm, "blue")
+	w.underWay(t)
 }
 
 // TestUnfinishedUpdatesOfOtherVMs makes the updates in place of two VMs of a host fail. One VM
