@@ -214,6 +214,9 @@ type Open struct {
 	Later []fleet.Key `json:"later,omitempty"`
 	// Woken are standby VMs that may not have started yet.
 	Woken []fleet.Key `json:"woken,omitempty"`
+	// Whole is set if other installations recorded changes that cannot be verified: the host is
+	// planned completely, as after a crash. Without the lists above, a host is always planned so.
+	Whole bool `json:"whole,omitempty"`
 	// Change is the ID of the latest change that began work on the host; empty means the
 	// change that contains this list.
 	Change string `json:"change,omitempty"`
@@ -370,7 +373,7 @@ func (o Open) Left(ended bool) (left Open, remains bool) {
 
 // OnlyUpdates reports whether nothing but updates in place is unfinished on the host.
 func (o Open) OnlyUpdates() bool {
-	return len(o.Updated) > 0 && len(o.Removed)+len(o.Made)+len(o.Woken) == 0
+	return !o.Whole && len(o.Updated) > 0 && len(o.Removed)+len(o.Made)+len(o.Woken) == 0
 }
 
 // Unfinished returns the hosts that the next run must check: the entries of Open whose

@@ -265,10 +265,10 @@ func (c *Change) differing() []topology.HostID {
 }
 
 // interrupted reports whether a host has unfinished work other than updates in place and
-// wakes, so that a create may have been interrupted.
+// wakes, or unknown work, so that a create may have been interrupted.
 func interrupted(open map[topology.HostID]audit.Open, host topology.HostID) bool {
 	work, unfinished := open[host]
-	return unfinished && (len(work.Updated)+len(work.Woken) == 0 || len(work.Removed)+len(work.Made) > 0)
+	return unfinished && (work.Whole || len(work.Updated)+len(work.Woken) == 0 || len(work.Removed)+len(work.Made) > 0)
 }
 
 // Propose returns the change that creates the requested VMs: NewChange, then AddVMs.

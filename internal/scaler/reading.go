@@ -163,8 +163,10 @@ func (s *Scaler) unfinishedWork(r *reading) map[topology.HostID]audit.Open {
 		return found
 	}
 	for _, host := range r.fleet.AllHosts() {
-		if _, known := found[host]; !known && s.configured(host.Region) {
-			found[host] = audit.Open{Host: host}
+		if s.configured(host.Region) {
+			open, known := found[host]
+			open.Host, open.Whole = host, known
+			found[host] = open
 		}
 	}
 	return found

@@ -138,7 +138,7 @@ func (c *Change) opens(id string, plans []RootPlan) []audit.Open {
 		}
 		entry := open[vm.Host]
 		entry.Woken = slices.DeleteFunc(slices.Clone(entry.Woken), func(key fleet.Key) bool { return key == vm.Key })
-		if open[vm.Host] = entry; len(entry.Removed)+len(entry.Made)+len(entry.Updated)+len(entry.Woken) == 0 {
+		if open[vm.Host] = entry; !entry.Whole && len(entry.Removed)+len(entry.Made)+len(entry.Updated)+len(entry.Woken) == 0 {
 			delete(open, vm.Host)
 		}
 	}

@@ -3,6 +3,7 @@ package scaler_test
 import (
 	"context"
 	"maps"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/audit"
+	"github.com/numaform/numaform/internal/pvesim"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/testenv"
 	"github.com/numaform/numaform/state/guard"
@@ -162,6 +164,89 @@ func TestAnotherInstallation(t *testing.T) {
 	}
 	if open := other.Open(t); len(open) > 0 {
 		t.Errorf("left over: %v", open)
+	}
+}
+
+// TestForgedRecordBesideAnUnfinishedUpdate adds another client's record after an update in place
+// that failed: its host is planned completely, like every host, until that succeeded. The update
+// follows.
+func TestForgedRecordBesideAnUnfinishedUpdate(t *testing.T) {
+	t.Parallel()
+	clock := clocktesting.NewFakeClock(time.Now())
+	w := newWorldWith(t, func(config *scaler.Config) { config.Clock = clock })
+	change := propose(t, w.Scaler, w.snapshot(t), on(first))
+	_, err := w.Apply(t.Context(), change, approveAll)
+	must(t, err)
+	vm := change.Added[0]
+	change = propose(t, w.Scaler, w.snapshot(t))
+	must(t, w.UpdateVMs(change, []fleet.VM{tagged(vm, "blue")}))
+	remove := w.sim.AddFault(pvesim.Fault{Method: http.MethodPut, Path: "/qemu/[0-9]+/config$", Status: http.StatusInternalServerError, Reason: "no"})
+	if _, err := w.Apply(t.Context(), change, approveAll); err == nil {
+		t.Fatal("the update did not fail")
+	}
+	remove()
+	clock.Step(time.Minute)
+	forge(t, w.Scaler, forged(clock.Now(), vm))
+	clock.Step(time.Minute)
+
+	apply := func() (targeted bool) {
+		t.Helper()
+		_, err := w.Apply(t.Context(), propose(t, w.Scaler, w.snapshot(t)), func(plans []scaler.RootPlan) (string, error) {
+			targeted = len(plans) != 1 || plans[0].Intent.Targeted
+			return "", nil
+		})
+		must(t, err)
+		return targeted
+	}
+	if apply() {
+		t.Error("only the update is planned while the changes of another client are unknown")
+	}
+	if diff := cmp.Diff(audit.Open{Host: first, Updated: []fleet.Key{vm.Key}}, w.Open(t)[first]); diff != "" {
+		t.Errorf("unfinished work (-want +got):\n%s", diff)
+	}
+	if !apply() {
+		t.Error("the whole host is planned although nothing is unknown")
+	}
+	w.underWay(t)
+	w.hasTags(t, vm, "blue")
+}
+
+// TestForgedRecordIsNotForgotten checks that a host with an unfinished update is planned
+// completely until a change has succeeded there, not only until this installation has recorded
+// one.
+func TestForgedRecordIsNotForgotten(t *testing.T) {
+	t.Parallel()
+	updated := vm(pve1, 2000)
+	clock := clocktesting.NewFakeClock(time.Now())
+	s := newScaler(t, func(config *scaler.Config) { config.Clock = clock }, updated, vm(pve2, 2001))
+	record := func(plans ...scaler.RootPlan) string {
+		t.Helper()
+		change := propose(t, s, snapshot(guestOf(updated)))
+		files, revision, err := s.Store().Read(t.Context())
+		must(t, err)
+		record := s.Record(change, plans)
+		must(t, s.Store().Begin(t.Context(), revision, files, record))
+		return record.ID
+	}
+	end := func(id string, host audit.Ended) {
+		t.Helper()
+		must(t, s.Store().End(t.Context(), audit.Outcome{ID: id, Time: clock.Now(), Hosts: []audit.Ended{host}}))
+	}
+	id := record(scaler.RootPlan{Host: pve1, Intent: guard.Intent{Update: []guard.Target{{Key: updated.Key}}}})
+	end(id, audit.Ended{Host: pve1, Error: "no"})
+	clock.Step(time.Minute)
+	forge(t, s, forged(clock.Now(), updated))
+	clock.Step(time.Minute)
+
+	id = record(scaler.RootPlan{Host: pve1})
+	end(id, audit.Ended{Host: pve1, Error: "no"})
+	if open := s.Open(t)[pve1]; open.OnlyUpdates() || !slices.Equal(open.Updated, []fleet.Key{updated.Key}) {
+		t.Errorf("after a failure, the unfinished work is %+v", open)
+	}
+	id = record(scaler.RootPlan{Host: pve1})
+	end(id, audit.Ended{Host: pve1})
+	if open := s.Open(t)[pve1]; !open.OnlyUpdates() {
+		t.Errorf("after a success, the unfinished work is %+v", open)
 	}
 }
 
