@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"slices"
 	"strings"
 	"sync"
@@ -37,6 +36,8 @@ type Fleet interface {
 	// States returns all VMs that are desired or still being removed, or an error if the
 	// fleet is not known.
 	States(ctx context.Context) ([]scaler.VMState, error)
+	// PlacesDigest is scaler.PlacesDigest of these VMs.
+	PlacesDigest(ctx context.Context) (uint64, error)
 	// State returns one of them, and whether it exists.
 	State(ctx context.Context, key fleet.Key) (state scaler.VMState, exists bool, err error)
 	// Ensure reserves VMs, which are created afterwards.
@@ -129,25 +130,11 @@ func (c *CloudProvider) GetInstanceTypes(ctx context.Context, pool *karpv1.NodeP
 	if pool == nil {
 		return nil, fmt.Errorf("finding instance types: no NodePool given")
 	}
-	request, err := c.request(ctx, c.config.Recent)
+	types, err := c.instanceTypes(ctx, pool)
 	if err != nil {
-		return nil, fmt.Errorf("finding instance types of NodePool %q: %w", pool.Name, err)
+		return nil, translate(err)
 	}
-	versions, err := c.versions(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("finding instance types of NodePool %q: %w", pool.Name, err)
-	}
-	key := typesKey{pool: pool.Name, versions: versions, fleet: digest(&request)}
-	types, err := memoized(&c.memo, request.Snapshot, key, func() ([]*karpenter.InstanceType, error) {
-		return c.config.Cluster.InstanceTypes(ctx, request, pool)
-	})
-	return slices.Clone(types), translate(err)
-}
-
-// typesKey identifies the instance types of a NodePool on one snapshot.
-type typesKey struct {
-	pool, versions string
-	fleet          uint64
+	return slices.Clone(types), nil
 }
 
 // versions returns the versions of all objects that determine the instance types of a
@@ -176,42 +163,61 @@ func (c *CloudProvider) versions(ctx context.Context) (string, error) {
 	return strings.Join(versions, "\n"), nil
 }
 
-// digestSeed makes digests of one process comparable.
-var digestSeed = maphash.MakeSeed()
-
-// digest returns a digest of the VMs and unavailable offerings of a request. A VM never
-// changes its place or its size, but a standby VM may reserve nothing until it is woken.
-func digest(request *scheduling.Request) uint64 {
-	var hash maphash.Hash
-	hash.SetSeed(digestSeed)
-	for i := range request.Existing {
-		vm := &request.Existing[i]
-		_, _ = fmt.Fprintln(&hash, vm.Key, vm.Host, vm.InstanceType, vm.Reserves())
+// instanceTypes implements GetInstanceTypes. Karpenter calls it for each NodePool, host and
+// type when it starts, so it copies no VMs if the result is known.
+func (c *CloudProvider) instanceTypes(ctx context.Context, pool *karpv1.NodePool) ([]*karpenter.InstanceType, error) {
+	failed := func(err error) error { return fmt.Errorf("finding instance types of NodePool %q: %w", pool.Name, err) }
+	digest, err := c.config.Fleet.PlacesDigest(ctx)
+	if err != nil {
+		return nil, failed(err)
 	}
-	_, _ = fmt.Fprintln(&hash, request.Unavailable)
-	return hash.Sum64()
-}
-
-// request returns a scheduling request with the current state.
-func (c *CloudProvider) request(ctx context.Context, read func(context.Context) (*topology.Snapshot, error)) (scheduling.Request, error) {
-	var none scheduling.Request
+	snapshot, err := c.config.Recent(ctx)
+	if err != nil {
+		return nil, failed(fmt.Errorf("reading Proxmox: %w", err))
+	}
+	versions, err := c.versions(ctx)
+	if err != nil {
+		return nil, failed(err)
+	}
+	unavailable := c.unavailable()
+	key := typesKey{pool: pool.Name, versions: versions, unavailable: fmt.Sprint(unavailable), fleet: digest}
+	if types, known := recalled[[]*karpenter.InstanceType](&c.memo, snapshot, key); known {
+		return types, nil
+	}
 	states, err := c.config.Fleet.States(ctx)
 	if err != nil {
-		return none, err
+		return nil, failed(err)
 	}
-	snapshot, err := read(ctx)
-	if err != nil {
-		return none, fmt.Errorf("reading Proxmox: %w", err)
+	key.fleet = scaler.PlacesDigest(states) // it may have changed
+	types, err := c.config.Cluster.InstanceTypes(ctx, c.request(snapshot, states, unavailable), pool)
+	if err == nil {
+		remember(&c.memo, snapshot, key, types)
 	}
-	pods, rest := scaler.Places(states)
-	closed := c.config.Unavailable.List()
+	return types, err
+}
+
+// typesKey identifies the instance types of a NodePool on one snapshot.
+type typesKey struct {
+	pool, versions, unavailable string
+	fleet                       uint64
+}
+
+// unavailable returns the offerings that must not be used now.
+func (c *CloudProvider) unavailable() []scheduling.OfferingSelector {
+	offerings := c.config.Unavailable.List()
 	for _, host := range c.config.Evacuated() {
-		closed = append(closed, scheduling.OfferingSelector{Host: host})
+		offerings = append(offerings, scheduling.OfferingSelector{Host: host})
 	}
+	return offerings
+}
+
+// request returns a scheduling request.
+func (c *CloudProvider) request(snapshot *topology.Snapshot, states []scaler.VMState, unavailable []scheduling.OfferingSelector) scheduling.Request {
+	pods, rest := scaler.Places(states)
 	return scheduling.Request{
-		ClusterID: c.config.ClusterID, Snapshot: snapshot, Existing: slices.Concat(pods, rest),
-		Types: c.config.Types, Prices: c.config.Prices, Overlays: c.config.Overlays, Unavailable: closed, Now: c.config.Clock.Now(),
-	}, nil
+		ClusterID: c.config.ClusterID, Snapshot: snapshot, Existing: append(pods, rest...),
+		Types: c.config.Types, Prices: c.config.Prices, Overlays: c.config.Overlays, Unavailable: unavailable, Now: c.config.Clock.Now(),
+	}
 }
 
 // Everywhere returns a provider for validating NodeOverlays: it offers each type on each

@@ -97,10 +97,15 @@ func unusable(state *scaler.VMState) string {
 func (c *CloudProvider) place(ctx context.Context, claim *karpv1.NodeClaim) (fleet.VM, error) {
 	c.config.Placing.Lock()
 	defer c.config.Placing.Unlock()
-	request, err := c.request(ctx, c.config.Snapshot)
+	states, err := c.config.Fleet.States(ctx)
 	if err != nil {
 		return fleet.VM{}, err
 	}
+	snapshot, err := c.config.Snapshot(ctx)
+	if err != nil {
+		return fleet.VM{}, fmt.Errorf("reading Proxmox: %w", err)
+	}
+	request := c.request(snapshot, states, c.unavailable())
 	specs, err := c.config.Cluster.Resolve(ctx, request, claim)
 	if err != nil {
 		return fleet.VM{}, err

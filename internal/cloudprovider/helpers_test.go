@@ -94,8 +94,10 @@ spec:
 
 // fakeFleet is a writer that creates nothing.
 type fakeFleet struct {
-	unread   bool
-	states   []scaler.VMState
+	unread bool
+	states []scaler.VMState
+	// copied counts the calls of States.
+	copied   int
 	asked    []scaler.Request
 	removed  []fleet.Key
 	err      error
@@ -106,7 +108,15 @@ func (f *fakeFleet) States(context.Context) ([]scaler.VMState, error) {
 	if f.unread {
 		return nil, scaler.ErrNotRead
 	}
+	f.copied++
 	return slices.Clone(f.states), nil
+}
+
+func (f *fakeFleet) PlacesDigest(context.Context) (uint64, error) {
+	if f.unread {
+		return 0, scaler.ErrNotRead
+	}
+	return scaler.PlacesDigest(f.states), nil
 }
 
 func (f *fakeFleet) State(_ context.Context, key fleet.Key) (state scaler.VMState, exists bool, err error) {

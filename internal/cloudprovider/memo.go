@@ -19,24 +19,32 @@ type memo struct {
 // memoized returns the result of compute for a snapshot and a key, which together determine
 // it. Callers must not modify the result.
 func memoized[T any](m *memo, snapshot *topology.Snapshot, key any, compute func() (T, error)) (T, error) {
+	if known, found := recalled[T](m, snapshot, key); found {
+		return known, nil
+	}
+	result, err := compute()
+	if err == nil {
+		remember(m, snapshot, key, result)
+	}
+	return result, err
+}
+
+// recalled returns a remembered result, and whether there is one. Callers must not modify it.
+func recalled[T any](m *memo, snapshot *topology.Snapshot, key any) (result T, found bool) {
 	m.mu.Lock()
+	defer m.mu.Unlock()
 	if m.snapshot != snapshot {
 		m.snapshot, m.results = snapshot, map[any]any{}
 	}
-	known, found := m.results[key].(T)
-	m.mu.Unlock()
-	if found {
-		return known, nil
-	}
+	result, found = m.results[key].(T)
+	return result, found
+}
 
-	result, err := compute()
-	if err != nil {
-		return result, err
-	}
+// remember keeps a result until recalled is called for another snapshot.
+func remember[T any](m *memo, snapshot *topology.Snapshot, key any, result T) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.snapshot == snapshot {
 		m.results[key] = result
 	}
-	return result, nil
 }

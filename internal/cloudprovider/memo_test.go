@@ -99,6 +99,10 @@ func TestInstanceTypesAreComputedOnce(t *testing.T) {
 	if _, err := remembering.GetInstanceTypes(t.Context(), np); err != nil || cluster.times != len(changes)+1 {
 		t.Errorf("the same offering is unavailable again: computed %d times, want %d (%v)", cluster.times, len(changes)+1, err)
 	}
+	copied := w.fleet.copied
+	if _, err := remembering.GetInstanceTypes(t.Context(), np); err != nil || w.fleet.copied != copied {
+		t.Errorf("known types copied the VMs of the fleet (%v)", err)
+	}
 }
 
 // summary returns the offerings of types, one per line.

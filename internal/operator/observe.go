@@ -84,6 +84,12 @@ func (o *onlooker) States(ctx context.Context) ([]scaler.VMState, error) {
 	return states, nil
 }
 
+// PlacesDigest is scaler.PlacesDigest of States.
+func (o *onlooker) PlacesDigest(ctx context.Context) (uint64, error) {
+	states, err := o.States(ctx)
+	return scaler.PlacesDigest(states), err
+}
+
 // State returns one of States.
 func (o *onlooker) State(ctx context.Context, key fleet.Key) (state scaler.VMState, exists bool, err error) {
 	states, err := o.States(ctx)

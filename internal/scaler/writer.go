@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"maps"
 	"slices"
 	"sync"
@@ -114,16 +115,52 @@ type VMState struct {
 // failed or is pending approval uses no resources: it is placed again before it is
 // created.
 func Places(states []VMState) (pods, rest []fleet.VM) {
+	pods = make([]fleet.VM, 0, len(states))
 	for i := range states {
-		state := &states[i]
-		switch {
-		case state.Phase == PhaseReserved, state.Phase == PhaseMaking, state.Phase == PhaseMade:
+		switch state := &states[i]; {
+		case state.runsPods():
 			pods = append(pods, state.VM)
-		case state.Phase == PhaseRemoving, (state.Phase == PhaseFailed || state.Phase == PhasePendingApproval) && state.Filed:
+		case state.usesResources():
 			rest = append(rest, state.VM)
 		}
 	}
 	return pods, rest
+}
+
+// runsPods reports whether the VM runs or will run pods.
+func (s *VMState) runsPods() bool {
+	return s.Phase == PhaseReserved || s.Phase == PhaseMaking || s.Phase == PhaseMade
+}
+
+// usesResources reports whether the VM uses resources of its host.
+func (s *VMState) usesResources() bool {
+	return s.runsPods() || s.Phase == PhaseRemoving || (s.Phase == PhaseFailed || s.Phase == PhasePendingApproval) && s.Filed
+}
+
+// digestSeed makes the digests of a process comparable.
+var digestSeed = maphash.MakeSeed()
+
+// PlacesDigest returns a digest of the VMs that Places returns. It does not depend on their
+// order.
+func PlacesDigest(states []VMState) (digest uint64) {
+	for i := range states {
+		digest += states[i].placeDigest()
+	}
+	return digest
+}
+
+// placeDigest returns a digest of the resources that the VM uses, or 0 if it uses none. A VM
+// never changes its place or its size, but a standby VM may reserve nothing until it is woken.
+func (s *VMState) placeDigest() uint64 {
+	if !s.usesResources() {
+		return 0
+	}
+	return maphash.Comparable(digestSeed, struct {
+		key          fleet.Key
+		host         topology.HostID
+		instanceType string
+		reserves     bool
+	}{s.VM.Key, s.VM.Host, s.VM.InstanceType, s.VM.Reserves()})
 }
 
 // member is the writer's record of a VM.
@@ -612,6 +649,20 @@ func (w *Writer) States(ctx context.Context) ([]VMState, error) {
 		return nil, err
 	}
 	return w.VMs(), nil
+}
+
+// PlacesDigest is PlacesDigest of all VMs, without copying them. It waits until the fleet has
+// been read, like States.
+func (w *Writer) PlacesDigest(ctx context.Context) (digest uint64, err error) {
+	if err := w.awaitRead(ctx); err != nil {
+		return 0, err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, m := range w.members {
+		digest += m.placeDigest()
+	}
+	return digest, nil
 }
 
 // State is like VM, but waits until the fleet has been read, like States.
