@@ -112,8 +112,12 @@ func (c *Cluster) InstanceTypes(ctx context.Context, request Request, nodePool *
 	}
 	p.addDisks(largest)
 	offerings := makeOfferings(p, fits, newUnavailableOfferings(request.Unavailable), slices.Compact(known))
+	seen := map[liveOffering]bool{}
 	for i := range live {
-		offerings.addLive(p, &live[i], typesOrDefault(request.Types), request.Snapshot)
+		if of := liveOfferingOf(&live[i]); !seen[of] {
+			seen[of] = true
+			offerings.addLive(p, &live[i], typesOrDefault(request.Types), request.Snapshot)
+		}
 	}
 	return offerings.types, nil
 }
@@ -145,6 +149,18 @@ func makeOfferings(p *pool, fits func(fleet.Spec, topology.HostID) bool, closed 
 		made.types = append(made.types, p.overlay(karpenterType(p.class, t, open, known)))
 	}
 	return made
+}
+
+// liveOffering identifies the offering of a live VM: its place and its size.
+type liveOffering struct {
+	instanceType, capacityType string
+	host                       topology.HostID
+	vcpus                      int
+	memoryMiB, diskGiB         int64
+}
+
+func liveOfferingOf(vm *fleet.VM) liveOffering {
+	return liveOffering{vm.InstanceType, vm.CapacityType, vm.Host, vm.VCPUs, vm.MemoryMiB, vm.DiskGiB}
 }
 
 // addLive adds a live VM's type and offering, if they are missing.
@@ -354,6 +370,9 @@ func (all overlays) apply(offering *cloudprovider.Offering) corev1.ResourceList 
 
 // extra returns the resources that NodeOverlays add to a node with those labels.
 func (all overlays) extra(labels map[string]string) corev1.ResourceList {
+	if len(all) == 0 {
+		return nil
+	}
 	var extra corev1.ResourceList
 	node := scheduling.NewLabelRequirements(labels)
 	for _, o := range all {
