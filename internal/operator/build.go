@@ -262,7 +262,7 @@ func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, err
 		Leaving:  b.cluster.Leaving,
 		Gate:     approvals,
 		Paused:   b.control.Stopped,
-		Changed:  b.inventory.Stale,
+		Changed:  func(region topology.RegionName) { b.inventory.Stale(region) },
 	})
 	approvals.Watch(writer)
 	collector = b.garbage(writer)

@@ -34,25 +34,28 @@ type Inventory struct {
 	mu      sync.Mutex
 	regions map[topology.RegionName]*view
 	whole   *topology.Snapshot
-	// readAt is the time when whole was read, and checkedAt the time when the hosts
-	// themselves were last queried for it.
-	readAt, checkedAt time.Time
 	// failed is the error if no region responded; callers that waited meanwhile share it.
 	failed   error
 	failedAt time.Time
 
-	// stale makes the next Snapshot read Proxmox; it may be set while Proxmox is read.
-	stale atomic.Bool
+	// staleMu guards stale, the regions that the next Snapshot or Recent reads; it may grow
+	// while Proxmox is read.
+	staleMu sync.Mutex
+	stale   map[topology.RegionName]bool
 	// unread are the regions that did not respond, or rejected a request, in the last read;
 	// nil before the first read.
 	unread atomic.Pointer[[]topology.RegionName]
 }
 
-// view is the snapshot of one region.
+// view is the last snapshot of a region, with the times of its reads.
 type view struct {
+	// snapshot is nil if the region has never responded.
 	snapshot *topology.Snapshot
-	// wholeAt is the time of the last complete read.
-	wholeAt time.Time
+	// err is the error of the last read.
+	err error
+	// wholeAt is the time of the last complete read, readAt that of the last read, and
+	// checkedAt the time when the hosts themselves were last queried.
+	wholeAt, readAt, checkedAt time.Time
 }
 
 const (
@@ -64,7 +67,7 @@ const (
 
 // NewInventory returns an empty inventory.
 func NewInventory(config *Config, clients map[topology.RegionName]*proxmox.Client, clk clock.PassiveClock) *Inventory {
-	return &Inventory{config: config, clients: clients, clock: clk, regions: map[topology.RegionName]*view{}}
+	return &Inventory{config: config, clients: clients, clock: clk, regions: map[topology.RegionName]*view{}, stale: map[topology.RegionName]bool{}}
 }
 
 // Snapshot returns a snapshot of all regions for a decision: the hosts were queried within
@@ -74,53 +77,81 @@ func (i *Inventory) Snapshot(ctx context.Context) (*topology.Snapshot, error) {
 	if i.deciding != nil {
 		i.deciding()
 	}
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if i.whole != nil && !i.stale.Swap(false) && i.clock.Since(i.checkedAt) < decisionAge {
-		return i.whole, nil
-	}
-	return i.replace(ctx, true)
+	return i.refreshed(ctx, true)
 }
 
 // Recent returns a snapshot of all regions for callers that only watch Proxmox. It may be
-// as old as the configuration allows, but is newer than the last change by this process.
+// as old as the configuration allows, but is newer than the last apply on a host that has ended.
 func (i *Inventory) Recent(ctx context.Context) (*topology.Snapshot, error) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if i.whole != nil && !i.stale.Swap(false) && i.clock.Since(i.readAt) < i.config.Intervals.Update {
-		return i.whole, nil
-	}
-	return i.replace(ctx, false)
+	return i.refreshed(ctx, false)
 }
 
-// replace reads a new snapshot. If check is set, it queries the hosts. The caller holds
-// i.mu.
-func (i *Inventory) replace(ctx context.Context, check bool) (*topology.Snapshot, error) {
+// refreshed reads the regions that are stale or too old, and returns a snapshot of all
+// regions. If check is set, it queries the hosts.
+func (i *Inventory) refreshed(ctx context.Context, check bool) (*topology.Snapshot, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	outdated := i.outdated(check)
+	if i.whole != nil && len(outdated) == 0 {
+		return i.whole, nil
+	}
 	if i.failed != nil && i.clock.Since(i.failedAt) < failureAge {
+		i.Stale(outdated...)
 		return nil, i.failed
 	}
-	merged, err := i.read(ctx, check)
+	merged, err := i.read(ctx, outdated, check)
 	if err != nil {
-		i.Stale() // the snapshot has not become newer
+		i.Stale(outdated...) // their snapshots have not become newer
 		if ctx.Err() == nil {
 			i.failed, i.failedAt = err, i.clock.Now()
 		}
 		return nil, err
 	}
 	i.failed = nil
+	i.whole = nil
 	if err := i.config.applySettings(merged); err != nil {
 		return nil, err
 	}
-	i.whole, i.readAt = merged, i.clock.Now()
-	i.checkedAt = time.Time{} // the cluster's list may be older than a host's response
-	if check {
-		i.checkedAt = i.readAt
-	}
+	i.whole = merged
 	return merged, nil
 }
 
-// Stale makes the next Snapshot or Recent read Proxmox again.
-func (i *Inventory) Stale() { i.stale.Store(true) }
+// outdated returns the regions to read, which are no longer stale.
+func (i *Inventory) outdated(check bool) []topology.RegionName {
+	i.staleMu.Lock()
+	defer i.staleMu.Unlock()
+	// fraction returns which part of its maximum age a region has.
+	fraction := func(known *view) float64 {
+		if check {
+			return float64(i.clock.Since(known.checkedAt)) / float64(decisionAge)
+		}
+		return float64(i.clock.Since(known.readAt)) / float64(i.config.Intervals.Update)
+	}
+	least := 1.0
+	for _, known := range i.regions {
+		if fraction(known) >= 1 {
+			least = 0.5 // read them together: each new snapshot invalidates what was computed
+		}
+	}
+	var regions []topology.RegionName
+	for n := range i.config.Clusters {
+		region := i.config.Clusters[n].Region
+		if known := i.regions[region]; known == nil || i.stale[region] || fraction(known) >= least {
+			delete(i.stale, region)
+			regions = append(regions, region)
+		}
+	}
+	return regions
+}
+
+// Stale makes the next Snapshot or Recent read regions again.
+func (i *Inventory) Stale(regions ...topology.RegionName) {
+	i.staleMu.Lock()
+	defer i.staleMu.Unlock()
+	for _, region := range regions {
+		i.stale[region] = true
+	}
+}
 
 // Unread returns the regions that did not respond, or rejected a request, when Proxmox was
 // last read. It does not wait for a read in progress.
@@ -131,52 +162,43 @@ func (i *Inventory) Unread() []topology.RegionName {
 	return nil
 }
 
-// read reads all regions concurrently: everything if the last complete read is old,
-// otherwise only changes. If check is set, it queries the hosts.
-func (i *Inventory) read(ctx context.Context, check bool) (*topology.Snapshot, error) {
-	views := make([]view, len(i.config.Clusters))
-	errs := make([]error, len(i.config.Clusters))
+// read reads regions concurrently, and returns the snapshots of all regions. If check is set,
+// it queries the hosts.
+func (i *Inventory) read(ctx context.Context, regions []topology.RegionName, check bool) (*topology.Snapshot, error) {
+	views := make([]view, len(regions))
 	var wg sync.WaitGroup
-	for n := range i.config.Clusters {
-		region := i.config.Clusters[n].Region
-		client, old := i.clients[region], i.regions[region]
-		wg.Go(func() {
-			if old == nil || i.clock.Since(old.wholeAt) >= fullInterval(i.config.Intervals.Full, old.snapshot) {
-				views[n].snapshot, errs[n] = client.Snapshot(ctx)
-				views[n].wholeAt = i.clock.Now()
-				return
-			}
-			views[n].wholeAt = old.wholeAt
-			if !check {
-				views[n].snapshot, errs[n] = client.Update(ctx, old.snapshot)
-				return
-			}
-			var hosts []topology.HostName
-			for h := range old.snapshot.Hosts {
-				hosts = append(hosts, old.snapshot.Hosts[h].Name)
-			}
-			views[n].snapshot, errs[n] = client.Refresh(ctx, old.snapshot, hosts)
-		})
+	for n, region := range regions {
+		old := view{}
+		if known := i.regions[region]; known != nil {
+			old = *known
+		}
+		wg.Go(func() { views[n] = i.readRegion(ctx, i.clients[region], old, check) })
 	}
 	wg.Wait()
-	if cause := context.Cause(ctx); cause != nil && errors.Join(errs...) != nil {
+	if cause := context.Cause(ctx); cause != nil && slices.ContainsFunc(views, func(v view) bool { return v.err != nil }) {
 		// The caller's context ended, which is not a failure of Proxmox.
 		return nil, fmt.Errorf("reading proxmox: %w", cause)
+	}
+	for n, region := range regions {
+		i.regions[region] = &views[n]
+		if views[n].err != nil {
+			log.FromContext(ctx).Error(views[n].err, "reading proxmox failed", logkey.Region, region)
+		}
 	}
 
 	merged := &topology.Snapshot{}
 	var unread []topology.RegionName
-	for n := range views {
+	var errs []error
+	for n := range i.config.Clusters {
 		region := i.config.Clusters[n].Region
-		snapshot := views[n].snapshot
-		if errs[n] == nil {
-			i.regions[region] = &views[n]
-		} else {
-			log.FromContext(ctx).Error(errs[n], "reading proxmox failed", logkey.Region, region)
-			unread = append(unread, region)
-			snapshot = unreadRegion(region)
-			if old := i.regions[region]; old != nil {
-				snapshot = unreadable(old.snapshot, errs[n])
+		known := i.regions[region]
+		snapshot := known.snapshot
+		if known.err != nil {
+			unread, errs = append(unread, region), append(errs, known.err)
+			if snapshot == nil {
+				snapshot = unreadRegion(region)
+			} else {
+				snapshot = unreadable(snapshot, known.err)
 			}
 		}
 		merged.Regions = append(merged.Regions, snapshot.Regions...)
@@ -188,6 +210,35 @@ func (i *Inventory) read(ctx context.Context, check bool) (*topology.Snapshot, e
 	}
 	slices.SortFunc(merged.Hosts, func(a, b topology.Host) int { return a.ID().Compare(b.ID()) })
 	return merged, nil
+}
+
+// readRegion reads a region: everything if it was not read or the last complete read is old,
+// otherwise only changes. If check is set, it queries the hosts.
+func (i *Inventory) readRegion(ctx context.Context, client *proxmox.Client, old view, check bool) view {
+	read := old
+	switch {
+	case old.snapshot == nil || i.clock.Since(old.wholeAt) >= fullInterval(i.config.Intervals.Full, old.snapshot):
+		if read.snapshot, read.err = client.Snapshot(ctx); read.err == nil {
+			read.wholeAt = i.clock.Now()
+		}
+	case check:
+		var hosts []topology.HostName
+		for h := range old.snapshot.Hosts {
+			hosts = append(hosts, old.snapshot.Hosts[h].Name)
+		}
+		read.snapshot, read.err = client.Refresh(ctx, old.snapshot, hosts)
+	default:
+		read.snapshot, read.err = client.Update(ctx, old.snapshot)
+	}
+	if read.err != nil {
+		read.snapshot = old.snapshot
+	}
+	read.readAt = i.clock.Now()
+	read.checkedAt = time.Time{} // the cluster's list may be older than a host's response
+	if check {
+		read.checkedAt = read.readAt
+	}
+	return read
 }
 
 // fullGuests is the number of guests up to which a region is read completely every

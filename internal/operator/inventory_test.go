@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -80,7 +81,7 @@ func TestInventoryReadsWhatIsOld(t *testing.T) {
 	if got := guests(snapshot(t, inventory), "east"); got != had {
 		t.Errorf("%d guests a moment later, want the %d of before: nothing is read again so soon", got, had)
 	}
-	inventory.Stale()
+	inventory.Stale("east", "west")
 	if got := guests(snapshot(t, inventory), "east"); got != had+1 {
 		t.Errorf("%d guests once it is stale, want %d", got, had+1)
 	}
@@ -88,6 +89,47 @@ func TestInventoryReadsWhatIsOld(t *testing.T) {
 	clk.SetTime(clk.Now().Add(11 * time.Second))
 	if got := guests(snapshot(t, inventory), "east"); got != had {
 		t.Errorf("%d guests after a while, want %d", got, had)
+	}
+}
+
+// TestOnlyStaleRegionsAreRead checks that a change of one region does not read the others, also
+// while a region does not respond.
+func TestOnlyStaleRegionsAreRead(t *testing.T) {
+	t.Parallel()
+	inventory, servers := twoRegions(t, testclock.NewFakePassiveClock(time.Now()))
+	snapshot(t, inventory)
+	read := func(stale topology.RegionName) (regions []string, down int) {
+		t.Helper()
+		for _, server := range servers {
+			server.ResetCalls()
+		}
+		inventory.Stale(stale)
+		got := snapshot(t, inventory)
+		for region, server := range servers {
+			if len(server.Calls()) > 0 {
+				regions = append(regions, region)
+			}
+		}
+		for i := range got.Hosts {
+			if got.Hosts[i].Problem != "" {
+				down++
+			}
+		}
+		return regions, down
+	}
+	if got, down := read("east"); !slices.Equal(got, []string{"east"}) || down > 0 {
+		t.Errorf("read %q and %d hosts are down, want only east and none", got, down)
+	}
+	repair := servers["west"].AddFault(pvesim.Fault{Status: http.StatusForbidden})
+	if got, down := read("west"); !slices.Equal(got, []string{"west"}) || down != 2 {
+		t.Errorf("read %q and %d hosts are down, want only west, whose 2 hosts are", got, down)
+	}
+	repair()
+	if got, down := read("east"); !slices.Equal(got, []string{"east"}) || down != 2 {
+		t.Errorf("read %q and %d hosts are down, want only east: west has not responded since", got, down)
+	}
+	if got, down := read("west"); !slices.Equal(got, []string{"west"}) || down > 0 {
+		t.Errorf("read %q and %d hosts are down, want only west and none", got, down)
 	}
 }
 
@@ -123,7 +165,7 @@ func TestRecentSnapshots(t *testing.T) {
 	if err := east.PutGuest(pvesim.Guest{VMID: 300, Host: "pve-1", Config: map[string]string{"name": "new", "memory": "512"}}); err != nil {
 		t.Fatal(err)
 	}
-	inventory.Stale()
+	inventory.Stale("east", "west")
 	if got := guests(recent(0, append(slices.Clone(listing), "/nodes/pve-1/qemu/300/config")...), "east"); got != had+1 {
 		t.Errorf("%d guests, want %d", got, had+1)
 	}
@@ -188,7 +230,7 @@ func TestInventoryOutlivesARegion(t *testing.T) {
 	if err := servers["west"].Close(); err != nil {
 		t.Fatal(err)
 	}
-	inventory.Stale()
+	inventory.Stale("east", "west")
 	after := snapshot(t, inventory)
 	if unread := inventory.Unread(); !slices.Equal(unread, []topology.RegionName{"west"}) {
 		t.Errorf("unread regions %q, want west", unread)
@@ -254,7 +296,7 @@ func TestInventoryOfACanceledCaller(t *testing.T) {
 	if err := servers["west"].PutGuest(pvesim.Guest{VMID: 300, Host: "pve-1", Config: map[string]string{"name": "new", "memory": "512"}}); err != nil {
 		t.Fatal(err)
 	}
-	inventory.Stale()
+	inventory.Stale("east", "west")
 	if _, err := inventory.Snapshot(impatient); !errors.Is(err, context.Canceled) {
 		t.Errorf("the canceled caller got error %v", err)
 	}

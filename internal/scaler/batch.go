@@ -405,6 +405,7 @@ func (w *Writer) approve(ctx context.Context, b *batch, plans []RootPlan) error 
 			return nil
 		})
 		for _, host := range slices.SortedFunc(maps.Keys(excluded), topology.HostID.Compare) {
+			w.config.Changed(host.Region) // the plan may have read newer guests
 			w.importNext(b.outsideState(excluded[host]))
 			if vms := on(b.change.Updated, host); len(vms) > 0 {
 				log.FromContext(ctx).Info("postponed an in-place update", logkey.Host, host.String(), logkey.VM, names(vms),
@@ -607,6 +608,7 @@ func (w *Writer) hostApplied(ctx context.Context, b *batch, id string, result Re
 			s.done[hostPart{id, result.Host}] = true
 		}
 	}()
+	w.config.Changed(result.Host.Region)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
@@ -692,7 +694,6 @@ func (w *Writer) vmApplied(m *member, b *batch, result *Result, complete bool) {
 	switch {
 	case removed && err == nil:
 		w.drop(key)
-		w.config.Changed()
 	case removed:
 		m.Filed = true // assume so: the removal is in progress until a change succeeds
 		m.Err, m.retry = err, m.retry.grown(w.scaler.config.Clock.Now(), longestDelay)

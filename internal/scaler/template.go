@@ -192,7 +192,7 @@ func (w *Writer) stepTemplates(ctx context.Context) (again time.Duration, err er
 		_, err := s.finish(ctx, begun, func(Result) {})
 		logEnded(ctx, begun, s.config.Clock.Since(begun.started), err)
 		w.templatesEnded(ctx, next.host, err)
-		w.config.Changed() // the templates in the snapshot are outdated
+		w.config.Changed(next.host.Region) // the templates in the snapshot are outdated
 		w.nudge()
 	})
 	return time.Millisecond, nil

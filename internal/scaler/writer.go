@@ -50,8 +50,9 @@ type WriterConfig struct {
 	Gate Gate
 	// Paused is checked before anything is begun; nil means never paused.
 	Paused func() bool
-	// Changed is called when the phase of a VM has changed; it can be nil.
-	Changed func()
+	// Changed is called when Proxmox may have changed: when the apply on a host of the region,
+	// or a change of its templates, has ended, or a plan there was refused. It can be nil.
+	Changed func(region topology.RegionName)
 	// Poll is how often the fleet is read for changes by other clients; 0 means a minute.
 	Poll time.Duration
 	// Gather is how long the first removal on a host waits for further removals, because
@@ -252,7 +253,7 @@ func NewWriter(scaler *Scaler, config WriterConfig) *Writer {
 		config.Taken = func(context.Context) (map[topology.RegionName][]fleet.VMID, error) { return nil, nil }
 	}
 	if config.Changed == nil {
-		config.Changed = func() {}
+		config.Changed = func(topology.RegionName) {}
 	}
 	if config.Paused == nil {
 		config.Paused = func() bool { return false }
@@ -791,7 +792,6 @@ func (w *Writer) set(m *member, phase Phase, err error) {
 	}
 	m.Err = err
 	w.notify()
-	w.config.Changed()
 }
 
 // drop forgets a VM.
