@@ -90,7 +90,10 @@ func (v *hostView) conflicts(targets []guard.Target) (lost *ConflictError, rival
 		err := v.memoryFits(&vm)
 		shortOfMemory := true
 		for _, guest := range v.guests {
-			if shared := guest.Pins.Intersection(vm.CPUs); guest.host == v.id && !v.is(guest, &vm) && !shared.IsEmpty() {
+			if guest.host != v.id || v.is(guest, &vm) {
+				continue
+			}
+			if shared := guest.Pins.Intersection(vm.CPUs); !shared.IsEmpty() {
 				err = &CPUsTakenError{VM: vm.Name, CPUs: shared, Guest: guest.Name, VMID: guest.VMID, Host: guest.host}
 				shortOfMemory = false
 				break

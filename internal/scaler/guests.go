@@ -21,9 +21,9 @@ type guestID struct {
 	vmid   fleet.VMID
 }
 
-// located is a guest and its host.
+// located is a guest of a snapshot, which must not be changed, and its host.
 type located struct {
-	topology.Guest
+	*topology.Guest
 	host topology.HostID
 	// unread is set for a guest of which only the VMID is known, because its host is
 	// down: its owner is unknown.
@@ -57,27 +57,35 @@ type guestIndex struct {
 }
 
 func indexGuests(snapshot *topology.Snapshot, clusterID string) guestIndex {
-	index := guestIndex{clusterID: clusterID, guests: map[guestID]located{}}
+	size := 0
+	for h := range snapshot.Hosts {
+		size += len(snapshot.Hosts[h].Guests)
+	}
+	index := guestIndex{clusterID: clusterID, guests: make(map[guestID]located, size)}
 	for h := range snapshot.Hosts {
 		host := &snapshot.Hosts[h]
-		for _, guest := range host.Guests {
+		down := problemOf(host) != ""
+		for g := range host.Guests {
+			guest := &host.Guests[g]
 			index.guests[guestID{host.Region, fleet.VMID(guest.VMID)}] = located{
-				Guest: guest, host: host.ID(), unread: guest.Key == "" && problemOf(host) != "",
+				Guest: guest, host: host.ID(), unread: guest.Key == "" && down,
 			}
 		}
 	}
 	return index
 }
 
-// with returns the guest that has a VM's VMID, regardless of its owner.
+// with returns the guest that has a VM's VMID, regardless of its owner, or an empty guest.
 func (g guestIndex) with(vm *fleet.VM) (guest located, exists bool) {
-	guest, exists = g.guests[guestID{vm.Host.Region, vm.VMID}]
+	if guest, exists = g.guests[guestID{vm.Host.Region, vm.VMID}]; !exists {
+		guest.Guest = &topology.Guest{}
+	}
 	return guest, exists
 }
 
 // is reports whether a guest is the VM: see fleet.VM.IsGuest.
 func (g guestIndex) is(guest located, vm *fleet.VM) bool {
-	return vm.IsGuest(g.clusterID, guest.host.Region, &guest.Guest)
+	return vm.IsGuest(g.clusterID, guest.host.Region, guest.Guest)
 }
 
 // of returns the guest that has a VM's VMID, and whether it provably is that VM.
