@@ -166,9 +166,12 @@ func (s *Scaler) begin(ctx context.Context, change *Change, approve Approve) (b 
 	b = &begun{change: change, started: s.config.Clock.Now()}
 	// Do not plan from an outdated fleet. Comparing files is not enough: VMIDs may have
 	// been assigned and released meanwhile.
-	_, revision, err := s.config.Store.Read(ctx)
-	if err != nil {
-		return nil, err
+	// A Writer has just read it, and Store.Begin compares the revisions again.
+	revision := change.from.revision
+	if !change.lean {
+		if _, revision, err = s.config.Store.Read(ctx); err != nil {
+			return nil, err
+		}
 	}
 	newest, err := s.config.Store.History(ctx, b.started)
 	if err != nil {
