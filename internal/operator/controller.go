@@ -268,6 +268,10 @@ func (c *Controller) untilPaused(ctx context.Context) error {
 		})
 		cancel()
 	})
+	// Begin the first reading of Proxmox, which takes long, while the caches are filled. The
+	// parts that need it report errors. A replica that is not the leader can begin sooner
+	// when it becomes the leader, because it then reads only what has changed.
+	watching.Go(func() { _, _ = c.inventory.Recent(ctx) })
 	err = parts.manager.Start(ctx)
 	cancel()
 	watching.Wait()

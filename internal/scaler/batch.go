@@ -6,6 +6,7 @@ import (
 	"maps"
 	"runtime"
 	"slices"
+	"sync"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -33,7 +34,14 @@ func (w *Writer) nextBatch(ctx context.Context) (*batch, error) {
 	w.scaler.mu.Lock()
 	applying := maps.Clone(w.scaler.busy)
 	w.scaler.mu.Unlock()
+	var parsing sync.WaitGroup
+	if !w.Synced() {
+		// The first readings of Proxmox and of the files take long, so begin both. The
+		// second read below finds the parsed files in memory.
+		parsing.Go(func() { w.parsed.Do(func() { _, _ = w.scaler.read(ctx) }) })
+	}
 	snapshot, err := w.config.Snapshot(ctx)
+	parsing.Wait()
 	if err != nil {
 		return nil, err
 	}

@@ -199,6 +199,8 @@ type Writer struct {
 
 	wake   chan struct{}
 	loaded chan struct{}
+	// parsed parses the fleet's files once while Proxmox is read for the first time.
+	parsed sync.Once
 	group  sync.WaitGroup
 
 	// mu guards the fields below.
