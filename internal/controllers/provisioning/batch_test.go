@@ -5,7 +5,12 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/workqueue"
 	testclock "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/numaform/numaform/internal/controllers/provisioning"
 )
@@ -197,5 +202,59 @@ func TestBatchIsGivenUp(t *testing.T) {
 	cancel()
 	if b.Wait(ctx) {
 		t.Error("a canceled batch is complete")
+	}
+}
+
+// TestLongDecisionsAreRare checks that pods that wait for their VMs do not make a controller of a
+// large fleet decide all the time.
+func TestLongDecisionsAreRare(t *testing.T) {
+	t.Parallel()
+	c := provisioning.New(provisioning.Config{})
+	for took, want := range map[time.Duration]time.Duration{
+		0: 10 * time.Second, 100 * time.Millisecond: 10 * time.Second, 2 * time.Second: 40 * time.Second, time.Minute: time.Minute,
+	} {
+		if got := c.RetriggerAfter(took); got != want {
+			t.Errorf("after a decision of %s, the next one after %s, want %s", took, got, want)
+		}
+	}
+	if c.ClaimsEnded(0) || !c.ClaimsEnded(1) {
+		t.Error("the end of a NodeClaim triggers a decision without pods, or none with pods")
+	}
+}
+
+// delays records the delays of a queue.
+type delays struct {
+	workqueue.TypedRateLimitingInterface[reconcile.Request]
+	all []time.Duration
+}
+
+func (d *delays) AddAfter(_ reconcile.Request, after time.Duration) { d.all = append(d.all, after) }
+
+// TestEndsOfClaims checks that a decision follows the end of a NodeClaim whose VM failed, when
+// the end begins and when it is complete, and that none follows the end of a Node.
+func TestEndsOfClaims(t *testing.T) {
+	t.Parallel()
+	c := provisioning.New(provisioning.Config{})
+	ends, queue := c.EndsOfClaims(), &delays{}
+	making, failed := &karpv1.NodeClaim{}, &karpv1.NodeClaim{}
+	failed.DeletionTimestamp = &metav1.Time{Time: time.Unix(0, 0)}
+	node, drained := making.DeepCopy(), failed.DeepCopy()
+	node.Status.NodeName, drained.Status.NodeName = "workers-2000", "workers-2000"
+	for name, test := range map[string]struct {
+		event func()
+		want  int
+	}{
+		"created":                            {func() { ends.Create(t.Context(), event.CreateEvent{Object: making}, queue) }, 0},
+		"changed":                            {func() { ends.Update(t.Context(), event.UpdateEvent{ObjectOld: making, ObjectNew: making}, queue) }, 0},
+		"deletion begins":                    {func() { ends.Update(t.Context(), event.UpdateEvent{ObjectOld: making, ObjectNew: failed}, queue) }, 1},
+		"deletion continues":                 {func() { ends.Update(t.Context(), event.UpdateEvent{ObjectOld: failed, ObjectNew: failed}, queue) }, 0},
+		"deleted":                            {func() { ends.Delete(t.Context(), event.DeleteEvent{Object: failed}, queue) }, 1},
+		"deletion of one with a Node begins": {func() { ends.Update(t.Context(), event.UpdateEvent{ObjectOld: node, ObjectNew: drained}, queue) }, 0},
+		"deleted with a Node":                {func() { ends.Delete(t.Context(), event.DeleteEvent{Object: drained}, queue) }, 0},
+	} {
+		queue.all = nil
+		if test.event(); len(queue.all) != test.want || test.want > 0 && queue.all[0] != 3*time.Second {
+			t.Errorf("%s: decisions after %v, want %d", name, queue.all, test.want)
+		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 
 	"github.com/numaform/numaform/internal/scheduling"
 )
@@ -43,3 +44,25 @@ func (c *Controller) ProvisionAtPause(ctx context.Context) (waits bool, err erro
 
 // Refill returns the new VMs of a decision that may be created now.
 func (c *Controller) Refill(d *scheduling.Decision) []scheduling.Placed { return c.refill(d) }
+
+// EndsOfClaims exports endsOfClaims.
+func (c *Controller) EndsOfClaims() handler.EventHandler { return c.endsOfClaims() }
+
+// RetriggerAfter returns the interval until another decision, if the last one took so long.
+func (c *Controller) RetriggerAfter(took time.Duration) time.Duration {
+	c.took = took
+	return c.retriggerAfter()
+}
+
+// ClaimsEnded reports whether the end of a NodeClaim triggers a decision, if the last one was
+// about so many pods.
+func (c *Controller) ClaimsEnded(asked int) bool {
+	c.asked = asked
+	c.claimsEnded()
+	select {
+	case <-c.batch.triggered:
+		return true
+	default:
+		return false
+	}
+}

@@ -23,6 +23,8 @@ import (
 	controllerruntime "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -120,6 +122,9 @@ type Controller struct {
 	mu sync.Mutex
 	// decided is set when a decision has ended without an error.
 	decided bool
+	// asked is the number of pods in the last decision, and took its duration.
+	asked int
+	took  time.Duration
 	// limited are the NodePools whose limit was the only obstacle for pods in the last
 	// decision.
 	limited map[string]scheduling.Wait
@@ -165,7 +170,7 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 			}
 			c.config.State.AckPods(pod)
 			c.batch.trigger()
-			return reconcile.Result{RequeueAfter: retriggerInterval}, nil
+			return reconcile.Result{RequeueAfter: c.retriggerAfter()}, nil
 		})))
 	if err != nil {
 		return fmt.Errorf("registering %s.pods: %w", c.Name(), err)
@@ -180,10 +185,18 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 				return reconcile.Result{}, nil
 			}
 			c.batch.trigger()
-			return reconcile.Result{RequeueAfter: retriggerInterval}, nil
+			return reconcile.Result{RequeueAfter: c.retriggerAfter()}, nil
 		})))
 	if err != nil {
 		return fmt.Errorf("registering %s.nodes: %w", c.Name(), err)
+	}
+	err = controllerruntime.NewControllerManagedBy(m).Named(c.Name()+".claims").Watches(&karpv1.NodeClaim{}, c.endsOfClaims()).
+		Complete(reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
+			c.claimsEnded()
+			return reconcile.Result{}, nil
+		}))
+	if err != nil {
+		return fmt.Errorf("registering %s.claims: %w", c.Name(), err)
 	}
 	if c.config.Virtual == nil {
 		return nil
@@ -203,6 +216,35 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 	return nil
 }
 
+// endsOfClaims handles the ends of NodeClaims that have no Node, for example because their VMs
+// failed: their pods need other VMs. It waits until the reason of a failure is known, and so
+// also combines many of them.
+func (c *Controller) endsOfClaims() handler.EventHandler {
+	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+	ended := func(object client.Object, to queue) {
+		if claim, ok := object.(*karpv1.NodeClaim); ok && claim.Status.NodeName == "" {
+			to.AddAfter(reconcile.Request{NamespacedName: types.NamespacedName{Name: c.Name()}}, max(claimDelay, c.retriggerAfter()/4))
+		}
+	}
+	return handler.Funcs{
+		UpdateFunc: func(_ context.Context, e event.UpdateEvent, to queue) {
+			if e.ObjectOld.GetDeletionTimestamp() == nil && e.ObjectNew.GetDeletionTimestamp() != nil {
+				ended(e.ObjectNew, to)
+			}
+		},
+		DeleteFunc: func(_ context.Context, e event.DeleteEvent, to queue) { ended(e.Object, to) },
+	}
+}
+
+// claimsEnded triggers a decision if the last one was about pods.
+func (c *Controller) claimsEnded() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.asked > 0 {
+		c.batch.trigger()
+	}
+}
+
 // Trigger requests a decision, as a pod does.
 func (c *Controller) Trigger() { c.batch.trigger() }
 
@@ -215,11 +257,24 @@ const (
 	// creates its VM. On a host that is being changed, that change starts only after the
 	// current one has ended.
 	longestPlan = 3 * time.Second
-	// retriggerInterval is how often a pod without room, a node being drained, or a reason
-	// why new nodes wait triggers another decision, because new nodes and freed resources
-	// may change the result.
+	// retriggerInterval is how often each pod without room, each node being drained, and a
+	// reason why new nodes wait trigger another decision, because new nodes and freed
+	// resources may change the result. Decisions of large fleets take long: the interval is at
+	// least retriggerFactor times the last one, but at most longestRetrigger.
 	retriggerInterval = 10 * time.Second
+	retriggerFactor   = 20
+	longestRetrigger  = time.Minute
+	// claimDelay is the delay of the decision after the end of a NodeClaim without a Node. It
+	// is longer than the interval at which failures make an offering unavailable.
+	claimDelay = 3 * time.Second
 )
+
+// retriggerAfter returns the interval until another decision is triggered.
+func (c *Controller) retriggerAfter() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return min(max(retriggerInterval, retriggerFactor*c.took), longestRetrigger)
+}
 
 // Reconcile waits for a batch of pods and provisions for it. At a pause within a burst, it
 // wakes standby VMs early if the pods need no new VMs.
@@ -278,7 +333,7 @@ func (c *Controller) provision(ctx context.Context, onlyWake bool) ([]*karpv1.No
 	}
 	errs = append(errs, c.config.Approvals.Draft(ctx), c.publishApprovals(ctx))
 	if len(c.Limited())+len(c.config.Approvals.Waits()) > 0 { // new VMs wait that only another decision can create
-		c.batch.triggerIn(retriggerInterval) // the pods may be deleted, which triggers nothing
+		c.batch.triggerIn(c.retriggerAfter()) // the pods may be deleted, which triggers nothing
 	}
 	if err = errors.Join(errs...); err != nil {
 		return claims, fmt.Errorf("provisioning: %w", err)
@@ -363,6 +418,9 @@ func (c *Controller) reserve(ctx context.Context, onlyWake bool, span *trace.Spa
 	if err != nil {
 		return nil, err
 	}
+	c.mu.Lock()
+	c.asked, c.took = decision.Asked, c.config.Clock.Since(request.Now)
+	c.mu.Unlock()
 	if onlyWake && !onlyWakes(decision) {
 		return nil, nil
 	}
