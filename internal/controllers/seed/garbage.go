@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	controllerruntime "sigs.k8s.io/controller-runtime"
@@ -96,7 +98,11 @@ func (s *Seeder) Sweep(ctx context.Context) (known bool, err error) {
 	if listed {
 		seeds, listErr = s.seeds(ctx)
 	}
-	claims := &karpv1.NodeClaimList{}
+	if len(records) == 0 && !listed {
+		return false, nil // a large cluster has many NodeClaims
+	}
+	claims := &metav1.PartialObjectMetadataList{}
+	claims.SetGroupVersionKind(schema.GroupVersionKind{Group: "karpenter.sh", Version: "v1", Kind: "NodeClaimList"})
 	if err := s.config.Cluster.Live.List(ctx, claims); err != nil {
 		return false, errors.Join(listErr, fmt.Errorf("listing NodeClaims: %w", err))
 	}
@@ -175,7 +181,7 @@ func (s *Seeder) seeds(ctx context.Context) ([]stored, error) {
 
 // needed reports whether a guest may still read the seed. A shared storage lists the seed
 // on every host, not only on the VM's.
-func (s *stored) needed(claims []karpv1.NodeClaim, vms []fleet.VM) bool {
+func (s *stored) needed(claims []metav1.PartialObjectMetadata, vms []fleet.VM) bool {
 	joined := map[string]bool{}
 	for i := range claims {
 		key := claims[i].Annotations[v1alpha1.AnnotationKey]
