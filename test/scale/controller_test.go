@@ -50,6 +50,11 @@ func (w *world) start(replica string) *controller {
 	}()
 	w.t.Cleanup(func() {
 		c.kill(syscall.SIGKILL)
+		if *profiles != "" {
+			if err := os.WriteFile(filepath.Join(*profiles, replica+".log"), c.log.stamped(), 0o600); err != nil {
+				w.t.Error(err)
+			}
+		}
 		if w.t.Failed() {
 			w.t.Logf("the last lines of %s:\n%s", replica, c.log.tail())
 		}
@@ -72,11 +77,16 @@ func (w *world) freeAddress() string {
 	return addresses[0]
 }
 
-// until polls until done returns true. It fails the test after limit, or if the controller
-// exits.
+// until polls until done returns true, seldom, because it competes with the controller for the
+// CPU. It fails the test after limit, or if the controller exits.
 func (c *controller) until(what string, limit time.Duration, done func() bool) {
 	c.w.t.Helper()
-	ticker := time.NewTicker(50 * time.Millisecond)
+	c.poll(500*time.Millisecond, what, limit, done)
+}
+
+func (c *controller) poll(every time.Duration, what string, limit time.Duration, done func() bool) {
+	c.w.t.Helper()
+	ticker := time.NewTicker(every)
 	defer ticker.Stop()
 	deadline := time.After(limit)
 	for !done() {
@@ -93,7 +103,7 @@ func (c *controller) until(what string, limit time.Duration, done func() bool) {
 // ready waits until the controller is ready.
 func (c *controller) ready() {
 	c.w.t.Helper()
-	c.until("the controller is ready", 5*time.Minute, func() bool {
+	c.poll(50*time.Millisecond, "the controller is ready", 5*time.Minute, func() bool {
 		response, err := http.Get("http://" + c.probes + "/readyz")
 		if err != nil {
 			return false
@@ -344,6 +354,17 @@ func (l *stampedLog) length() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.lines)
+}
+
+// stamped returns all lines with their times.
+func (l *stampedLog) stamped() []byte {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var text bytes.Buffer
+	for _, line := range l.lines {
+		fmt.Fprintf(&text, "%s %s\n", line.at.Format("15:04:05.000"), line.text)
+	}
+	return text.Bytes()
 }
 
 // tail returns the last 60 lines.
