@@ -132,7 +132,7 @@ func TestContractLaunchKeepsWhatCreateReturns(t *testing.T) {
 	if c == nil || !c.StatusConditions().IsTrue(karpv1.ConditionTypeLaunched) {
 		t.Fatalf("claim is %+v", c)
 	}
-	if c.Annotations[v1alpha1.AnnotationVM] != "workers-2100" || c.Annotations[v1alpha1.AnnotationKey] != string(cloudprovider.KeyOf(made.UID)) ||
+	if c.Annotations[v1alpha1.AnnotationVM] != "workers-2100" || c.Annotations[v1alpha1.AnnotationKey] != string(numaform.KeyOf(made.UID)) ||
 		c.Annotations[v1alpha1.AnnotationClassHash] == "" || c.Annotations["own"] != "kept" {
 		t.Errorf("annotations are %v", c.Annotations)
 	}

@@ -3,8 +3,6 @@ package cloudprovider
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
@@ -13,7 +11,6 @@ import (
 	"github.com/awslabs/operatorpkg/status"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -26,19 +23,23 @@ import (
 	"github.com/numaform/numaform/planner"
 )
 
-// KeyOf returns the key of the VM for a NodeClaim that Karpenter created. It is the same
-// for repeated requests.
-func KeyOf(claim types.UID) fleet.Key {
-	sum := sha256.Sum256([]byte("nodeclaim " + claim))
-	return fleet.Key(hex.EncodeToString(sum[:16]))
-}
-
-// keyOf returns the key of a NodeClaim's VM.
+// keyOf returns the key of the VM that a NodeClaim names, or that is created for it. Whether
+// the VM is the claim's own, owns reports.
 func keyOf(claim *karpv1.NodeClaim) fleet.Key {
 	if key := claim.Annotations[v1alpha1.AnnotationKey]; key != "" {
 		return fleet.Key(key)
 	}
-	return KeyOf(claim.UID)
+	return scheduling.KeyOf(claim.UID)
+}
+
+// owns reports whether an existing VM belongs to a NodeClaim that has its key, which may be a
+// copy of another NodeClaim.
+func (c *CloudProvider) owns(ctx context.Context, claim *karpv1.NodeClaim, vm *fleet.VM) (bool, error) {
+	all := &karpv1.NodeClaimList{}
+	if err := c.config.Client.List(ctx, all, client.UnsafeDisableDeepCopy); err != nil {
+		return false, fmt.Errorf("finding the NodeClaim of vm %s: listing NodeClaims: %w", vm.Name, err)
+	}
+	return scheduling.Owns(claim, vm, all.Items), nil
 }
 
 // Create returns the NodeClaim with a reserved VM: it does not wait until the VM is
@@ -52,6 +53,13 @@ func (c *CloudProvider) Create(ctx context.Context, claim *karpv1.NodeClaim) (cr
 	case err != nil:
 		return nil, err
 	case found:
+		own, err := c.owns(ctx, claim, &state.VM)
+		if err != nil {
+			return nil, err
+		}
+		if !own {
+			return nil, &unusableError{claim.Name, state.VM.Name, notOwn}
+		}
 		if reason := unusable(&state); reason != "" {
 			return nil, &unusableError{claim.Name, state.VM.Name, reason}
 		}
@@ -75,6 +83,10 @@ func (c *CloudProvider) Create(ctx context.Context, claim *karpv1.NodeClaim) (cr
 	log.FromContext(ctx).V(1).Info("reserved vm", logkey.NodeClaim, claim.Name, logkey.VM, vm.Name, logkey.Host, vm.Host.String(), logkey.Reason, vm.Reason)
 	return c.launched(ctx, claim, vm, class)
 }
+
+// notOwn is why a copy of a NodeClaim gets no VM.
+const notOwn = "is not its own, but another NodeClaim's: to create one more node from a copy of a NodeClaim, " +
+	"remove the annotations " + v1alpha1.AnnotationVM + " and " + v1alpha1.AnnotationKey + " from the copy"
 
 // unusable returns why a VM will not become a Node, or "".
 func unusable(state *scaler.VMState) string {
@@ -118,7 +130,7 @@ func (c *CloudProvider) place(ctx context.Context, claim *karpv1.NodeClaim) (fle
 			reason = unplaced[0].Reason
 			continue
 		}
-		vms, err := c.config.Fleet.Ensure(ctx, []scaler.Request{{Spec: specs[i], Placement: placed[0].Placement, Key: KeyOf(claim.UID)}})
+		vms, err := c.config.Fleet.Ensure(ctx, []scaler.Request{{Spec: specs[i], Placement: placed[0].Placement, Key: scheduling.KeyOf(claim.UID)}})
 		if err != nil {
 			return fleet.VM{}, err
 		}
@@ -200,7 +212,7 @@ func (c *CloudProvider) launched(ctx context.Context, claim *karpv1.NodeClaim, v
 // Delete requests removal of a NodeClaim's VM, and returns a NodeClaimNotFoundError once
 // the VM no longer exists. A guest that is the VM but has no file is not removed, and the
 // NodeClaim remains as long as the guest exists. A standby VM belongs to no NodeClaim, and is not
-// removed.
+// removed, and neither is the VM of another NodeClaim, of which this one is a copy.
 func (c *CloudProvider) Delete(ctx context.Context, claim *karpv1.NodeClaim) (err error) {
 	defer func() { err = translate(err) }()
 	key := keyOf(claim)
@@ -210,6 +222,15 @@ func (c *CloudProvider) Delete(ctx context.Context, claim *karpv1.NodeClaim) (er
 	}
 	if found && state.VM.Standby {
 		return &goneError{state.VM.Name}
+	}
+	if found {
+		own, err := c.owns(ctx, claim, &state.VM)
+		if err != nil {
+			return err
+		}
+		if !own {
+			return &goneError{"of NodeClaim " + claim.Name}
+		}
 	}
 	if found && state.Phase == scaler.PhaseRemoving {
 		// Waiting for approval or for the end of an outage is not a failure.

@@ -118,7 +118,7 @@ func TestCreatePlacesClaimsOfKarpenter(t *testing.T) {
 		t.Fatalf("reserved %v", w.fleet.asked)
 	}
 	asked := w.fleet.asked[0]
-	if asked.Key != cloudprovider.KeyOf(c.UID) || asked.Placement.Host != pve2 || asked.Spec.InstanceType != "c1.4VCPU-8GB" || asked.Spec.Demand.Pods != 3 {
+	if asked.Key != scheduling.KeyOf(c.UID) || asked.Placement.Host != pve2 || asked.Spec.InstanceType != "c1.4VCPU-8GB" || asked.Spec.Demand.Pods != 3 {
 		t.Errorf("asked for %+v", asked)
 	}
 	want := map[string]string{

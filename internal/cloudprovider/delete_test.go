@@ -9,8 +9,8 @@ import (
 	karpenter "sigs.k8s.io/karpenter/pkg/cloudprovider"
 
 	"github.com/numaform/numaform/fleet"
-	"github.com/numaform/numaform/internal/cloudprovider"
 	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/internal/scheduling"
 	engine "github.com/numaform/numaform/state"
 	"github.com/numaform/numaform/topology"
 )
@@ -148,19 +148,7 @@ func TestDeleteFindsClaimsOfKarpenter(t *testing.T) {
 	if err := w.Delete(t.Context(), c); err != nil {
 		t.Error(err)
 	}
-	if diff := cmp.Diff([]fleet.Key{cloudprovider.KeyOf(c.UID)}, w.fleet.removed); diff != "" {
+	if diff := cmp.Diff([]fleet.Key{scheduling.KeyOf(c.UID)}, w.fleet.removed); diff != "" {
 		t.Errorf("removed differs:\n%s", diff)
-	}
-}
-
-func TestKeyOf(t *testing.T) {
-	t.Parallel()
-	key := cloudprovider.KeyOf("5c9f6a3e-0b1d-4c86-9a7e-3f1b2d4c5e6f")
-	marker, ok := fleet.ParseMarker(fleet.Marker{ClusterID: clusterID, Key: key}.String())
-	if !ok || marker.Key != key {
-		t.Errorf("key %q does not survive a marker", key)
-	}
-	if key == cloudprovider.KeyOf("5c9f6a3e-0b1d-4c86-9a7e-3f1b2d4c5e60") {
-		t.Error("two NodeClaims have one key")
 	}
 }

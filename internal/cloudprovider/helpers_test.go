@@ -260,7 +260,7 @@ func state(vm fleet.VM, phase scaler.Phase) scaler.VMState {
 
 // claimOf returns the NodeClaim that provisioning created for a VM.
 func claimOf(vm fleet.VM) *karpv1.NodeClaim {
-	claim := claim("workers-" + string(vm.Key[28:]))
+	claim := claim(vm.Name)
 	claim.Annotations = map[string]string{v1alpha1.AnnotationVM: vm.Name, v1alpha1.AnnotationKey: string(vm.Key)}
 	claim.Status.ProviderID = fleet.ProviderID(vm.Host.Region, vm.VMID)
 	return claim

@@ -30,7 +30,8 @@ func WellKnownLabels() []string {
 // NewNodeClaim returns the NodeClaim for a placed VM, as Karpenter would create it for
 // the pool, narrowed to the placement and without a status. pods are the pods for that
 // node, including DaemonSets' pods. The claim of a VM always has the same name, so that an
-// API server accepts only one for each VM; the VM is identified by the annotations.
+// API server accepts only one for each VM; the VM is identified by the annotations together with
+// that name, see Owns.
 func NewNodeClaim(vm fleet.VM, pool *karpv1.NodePool, pods ...*corev1.Pod) *karpv1.NodeClaim {
 	template := karpscheduling.NewNodeClaimTemplate(pool)
 	// Karpenter would add instance types and capacity types of its own choice.
@@ -56,14 +57,12 @@ func NewNodeClaim(vm fleet.VM, pool *karpv1.NodePool, pods ...*corev1.Pod) *karp
 	slices.SortFunc(claim.Spec.Requirements, func(a, b karpv1.NodeSelectorRequirementWithMinValues) int {
 		return cmp.Or(cmp.Compare(a.Key, b.Key), cmp.Compare(a.Operator, b.Operator), slices.Compare(a.Values, b.Values))
 	})
-	claim.GenerateName, claim.Name = "", vm.Name
+	claim.GenerateName, claim.Name = "", ClaimName(&vm)
 	claim.Finalizers = []string{karpv1.TerminationFinalizer} // otherwise Karpenter adds it by another request
 	claim.Annotations = maps.Clone(claim.Annotations)
 	maps.Copy(claim.Annotations, identity(&vm))
 	if vm.Adopted() {
-		// The Node has joined already, so its registration must not add taints, and its VM's
-		// name may be the name of the NodeClaim of the tool that created it.
-		claim.Name = fleet.NodeName(vm.Pool, vm.VMID)
+		// The Node has joined already, so its registration must not add taints.
 		claim.Spec.Taints, claim.Spec.StartupTaints = nil, nil
 	}
 	return claim

@@ -16,7 +16,7 @@ import (
 func writers() []string {
 	return []string{
 		"Proxmox token", "descriptions of VMs", "notes of hosts", "fleet repository", "plain directory", "state backend",
-		"ConfigMaps", "ProxmoxNodeClasses", "NodePools", "ScalePlans", "Pods", "certificate requests", "registry", "seeds",
+		"ConfigMaps", "ProxmoxNodeClasses", "NodeClaims", "NodePools", "ScalePlans", "Pods", "certificate requests", "registry", "seeds",
 		"working directory", "saved plan", "environment",
 	}
 }
