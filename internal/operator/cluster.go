@@ -10,8 +10,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
-	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/scheduling"
 )
 
 // joined returns a function that reports whether a VM became a Node: its NodeClaim is
@@ -22,11 +22,14 @@ func joined(live client.Reader) func(ctx context.Context, vm fleet.VM) (bool, er
 		if err := live.List(ctx, &claims); err != nil {
 			return false, fmt.Errorf("reading nodeclaims: %w", err)
 		}
-		for i := range claims.Items {
-			claim := &claims.Items[i]
-			if claim.Annotations[v1alpha1.AnnotationKey] == string(vm.Key) {
-				return claim.StatusConditions().Get(karpv1.ConditionTypeRegistered).IsTrue(), nil
+		own := scheduling.OwnClaims(claims.Items, func(key fleet.Key) *fleet.VM {
+			if key == vm.Key {
+				return &vm
 			}
+			return nil
+		})
+		if claim := own[vm.Key]; claim != nil {
+			return claim.StatusConditions().Get(karpv1.ConditionTypeRegistered).IsTrue(), nil
 		}
 		var node corev1.Node
 		err := live.Get(ctx, client.ObjectKey{Name: vm.Name}, &node)

@@ -98,7 +98,7 @@ func (c *Config) release(ctx context.Context, v *view, state *scaler.VMState) er
 	if v.paused || v.nodeOf(vm) != nil {
 		return nil
 	}
-	live := &view{}
+	live := &view{vms: v.vms}
 	if err := live.readClaims(ctx, c.Live); err != nil {
 		return err
 	}

@@ -37,6 +37,19 @@ func TestVMWithoutClaimIsReleased(t *testing.T) {
 	}
 }
 
+// TestCopiedClaimKeepsNoVM checks that the copy of a NodeClaim does not count as the NodeClaim
+// of its VM.
+func TestCopiedClaimKeepsNoVM(t *testing.T) {
+	w := newWorld(t)
+	vm := newVM(2000)
+	w.wants(vm, scaler.PhaseMade, nil)
+	w.claim(vm, func(c *karpv1.NodeClaim) { c.Name = "copy" })
+	w.look("reservations")
+	w.after(time.Minute)
+	w.look("reservations")
+	w.wantRemoved(vm.Key)
+}
+
 // TestGraceBeginsAnew checks that the grace period restarts after a claim has reappeared.
 func TestGraceBeginsAnew(t *testing.T) {
 	w := newWorld(t)

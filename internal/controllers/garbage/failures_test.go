@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/scaler"
@@ -46,6 +47,24 @@ func TestFailedVMIsGivenUp(t *testing.T) {
 	if closed := w.unavailable.take(); len(closed) != 0 {
 		t.Errorf("one failure closed twice: %v", closed)
 	}
+}
+
+// TestFailedVMOfACopiedClaim checks that the NodeClaim of a failed VM is deleted, and not a copy
+// of that NodeClaim.
+func TestFailedVMOfACopiedClaim(t *testing.T) {
+	w := newWorld(t)
+	vm := newVM(2000)
+	w.pool("workers", "class")
+	w.claim(vm)
+	for _, name := range []string{"a-copy", "z-copy"} {
+		w.claim(vm, func(c *karpv1.NodeClaim) { c.Name = name })
+	}
+	w.wants(vm, scaler.PhaseFailed, errors.New("clone failed"))
+	w.look("failures")
+	w.wantFate(vm.Name, "deleting")
+	w.wantFate("a-copy", "there")
+	w.wantFate("z-copy", "there")
+	w.wantEvents("NodeClaim/workers-2000 VMFailed: ", "NodePool/workers VMFailed: ")
 }
 
 // TestVMThatSomebodyRemoved checks that a VM that was removed in Proxmox makes no offering

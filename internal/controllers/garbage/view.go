@@ -16,6 +16,7 @@ import (
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/controllers/event"
 	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/internal/scheduling"
 )
 
 // view is the input of one pass.
@@ -25,8 +26,8 @@ type view struct {
 	// states are the writer's VMs, sorted by region and VMID; vms are the same by key.
 	states []scaler.VMState
 	vms    map[fleet.Key]*scaler.VMState
-	// claims are the claims that refer to a ProxmoxNodeClass, and byKey the ones that name
-	// a VM.
+	// claims are the claims that refer to a ProxmoxNodeClass, including copies, and byKey the
+	// claims of the writer's VMs.
 	claims []*karpv1.NodeClaim
 	byKey  map[fleet.Key]*karpv1.NodeClaim
 	nodes  map[string]*corev1.Node
@@ -78,22 +79,25 @@ func newView(ctx context.Context, config Config, states []scaler.VMState) (*view
 	return v, nil
 }
 
+// readClaims reads the claims, after vms has been set.
 func (v *view) readClaims(ctx context.Context, reader client.Reader) error {
 	var claims karpv1.NodeClaimList
 	if err := reader.List(ctx, &claims, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("listing nodeclaims: %w", err)
 	}
-	v.byKey = map[fleet.Key]*karpv1.NodeClaim{}
 	for i := range claims.Items {
 		claim := &claims.Items[i]
 		if !isOurs(claim.Spec.NodeClassRef) {
 			continue
 		}
 		v.claims = append(v.claims, claim)
-		if key := keyOf(claim); key != "" {
-			v.byKey[key] = claim
-		}
 	}
+	v.byKey = scheduling.OwnClaims(claims.Items, func(key fleet.Key) *fleet.VM {
+		if state := v.vms[key]; state != nil {
+			return &state.VM
+		}
+		return nil
+	})
 	return nil
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/internal/scheduling"
 )
 
 // claimPoll is the interval between checks for a missing claim.
@@ -48,6 +49,10 @@ func (s *Seeder) claims(ctx context.Context, vms []fleet.VM) (map[fleet.Key]*kar
 	last := s.config.Clock.Now().Add(10 * s.config.ClaimWait)
 	var deadline time.Time
 	most := -1
+	byKey := make(map[fleet.Key]*fleet.VM, len(vms))
+	for i := range vms {
+		byKey[vms[i].Key] = &vms[i]
+	}
 	for {
 		list := &karpv1.NodeClaimList{}
 		if err := s.config.Cluster.Client.List(ctx, list); err != nil {
@@ -59,14 +64,7 @@ func (s *Seeder) claims(ctx context.Context, vms []fleet.VM) (map[fleet.Key]*kar
 		if last.Before(deadline) {
 			deadline = last
 		}
-		found := map[fleet.Key]*karpv1.NodeClaim{}
-		for i := range list.Items {
-			for j := range vms {
-				if backs(&vms[j], &list.Items[i]) {
-					found[vms[j].Key] = &list.Items[i]
-				}
-			}
-		}
+		found := scheduling.OwnClaims(list.Items, func(key fleet.Key) *fleet.VM { return byKey[key] })
 
 		var missing []fleet.VM
 		deleted := 0
@@ -95,11 +93,6 @@ func (s *Seeder) claims(ctx context.Context, vms []fleet.VM) (map[fleet.Key]*kar
 			return nil, fmt.Errorf("waiting for NodeClaims: %w", context.Cause(ctx))
 		}
 	}
-}
-
-// backs reports whether the claim's VM is vm.
-func backs(vm *fleet.VM, claim *karpv1.NodeClaim) bool {
-	return claim.Annotations[v1alpha1.AnnotationVM] == vm.Name && claim.Annotations[v1alpha1.AnnotationKey] == string(vm.Key)
 }
 
 // ours reports whether a claim's nodes are numaform's.

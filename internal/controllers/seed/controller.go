@@ -29,6 +29,7 @@ import (
 	"github.com/numaform/numaform/internal/jointoken"
 	"github.com/numaform/numaform/internal/logkey"
 	"github.com/numaform/numaform/internal/proxmox"
+	"github.com/numaform/numaform/internal/scheduling"
 )
 
 const (
@@ -123,7 +124,10 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 		return reconcile.Result{}, c.seeder.revoke(ctx, claim)
 	}
 
-	vm, known := c.seeder.vm(claim)
+	vm, known, err := c.seeder.vm(ctx, claim)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
 	if !known {
 		return reconcile.Result{RequeueAfter: unknownDelay}, nil
 	}
@@ -147,14 +151,21 @@ func withClaim(ctx context.Context, claim *karpv1.NodeClaim) context.Context {
 	))
 }
 
-// vm returns the VM of a claim, or nil if there is none. known is false until the fleet has
-// been read.
-func (s *Seeder) vm(claim *karpv1.NodeClaim) (vm *fleet.VM, known bool) {
+// vm returns the VM of a claim, or nil if there is none, or if the claim is a copy of the VM's
+// claim. known is false until the fleet has been read.
+func (s *Seeder) vm(ctx context.Context, claim *karpv1.NodeClaim) (vm *fleet.VM, known bool, err error) {
 	vm, known = s.config.VM(fleet.Key(claim.Annotations[v1alpha1.AnnotationKey]))
-	if vm == nil || !backs(vm, claim) {
-		return nil, known
+	if vm == nil {
+		return nil, known, nil
 	}
-	return vm, known
+	all := &karpv1.NodeClaimList{}
+	if err := s.config.Cluster.Client.List(ctx, all, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, known, fmt.Errorf("finding the NodeClaim of vm %s: listing NodeClaims: %w", vm.Name, err)
+	}
+	if !scheduling.Owns(claim, vm, all.Items) {
+		return nil, known, nil
+	}
+	return vm, known, nil
 }
 
 // joined reports whether a claim's node has registered and is ready, and so has its own

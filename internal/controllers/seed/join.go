@@ -156,7 +156,10 @@ func (j *Joiner) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (reconc
 	if wait > 0 {
 		return reconcile.Result{RequeueAfter: wait}, nil
 	}
-	vm, known := j.seeder.vm(claim)
+	vm, known, err := j.seeder.vm(ctx, claim)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
 	if !known {
 		return reconcile.Result{RequeueAfter: unknownDelay}, nil
 	}

@@ -342,6 +342,56 @@ func TestSeedWithoutAClaim(t *testing.T) {
 	}
 }
 
+// TestCopiedClaimGetsNoSeed checks that the copy of a NodeClaim gets no seed of its VM, and does
+// not remove the seed.
+func TestCopiedClaimGetsNoSeed(t *testing.T) {
+	w := newWorld(t, func(c *seed.Config) { c.Clock, c.ClaimWait = clock.RealClock{}, 300*time.Millisecond })
+	vm := w.vm(2070, "pve-1")
+	copied := func(name string) func(*karpv1.NodeClaim) {
+		return func(c *karpv1.NodeClaim) { c.Name = name }
+	}
+	copies := []*karpv1.NodeClaim{w.claim(vm, copied("a-copy")), w.claim(vm, copied("z-copy"))}
+	if _, err := w.seeder().Seed(t.Context(), []fleet.VM{vm}); !errors.As(err, new(*seed.UnclaimedError)) {
+		t.Errorf("Seed: %v, want an *UnclaimedError", err)
+	}
+	own := w.claim(vm)
+	w.seed(w.seeder(), vm)
+	w.wantOwner(vm, own)
+
+	// A VM that was created for a NodeClaim of Karpenter belongs to no other one, even if that
+	// has the VM's name.
+	replacement := w.claim(w.vm(2071, "pve-1"), copied("workers-x"))
+	w.mu.Lock()
+	other := &w.vms[len(w.vms)-1]
+	other.Key = scheduling.KeyOf(replacement.UID)
+	other.Seed = fleet.SeedVolume("local", clusterID, other.VMID, other.Key)
+	replaced := *other
+	w.mu.Unlock()
+	copies = append(copies, w.claim(replaced), w.claim(replaced, copied("b-copy")))
+	w.seed(w.seeder(), replaced)
+	w.wantOwner(replaced, replacement)
+
+	w.boot(vm, true)
+	w.boot(replaced, true)
+	before := len(w.writes())
+	for _, c := range copies {
+		w.set(now(w, c), karpv1.ConditionTypeRegistered, karpv1.ConditionTypeInitialized)
+		w.mustReconcile(w.controller(), c)
+	}
+	if after := w.writes(); len(after) != before || w.image(vm) == nil || w.image(replaced) == nil {
+		t.Errorf("a copy removed a seed: %v", after[before:])
+	}
+}
+
+// wantOwner checks that the tokens of a VM are a NodeClaim's.
+func (w *world) wantOwner(vm fleet.VM, claim *karpv1.NodeClaim) {
+	w.t.Helper()
+	records := w.records(vm)
+	if len(records) != 1 || records[0].UID != claim.UID {
+		w.t.Errorf("the tokens of vm %s are %+v, want one record of NodeClaim %s", vm.Name, records, claim.Name)
+	}
+}
+
 // TestSeedFails checks that an error with one VM does not prevent the seeds of other VMs,
 // and contains no secret.
 func TestSeedFails(t *testing.T) {

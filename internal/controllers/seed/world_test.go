@@ -213,7 +213,7 @@ func (w *world) claim(vm fleet.VM, change ...func(*karpv1.NodeClaim)) *karpv1.No
 func newClaim(vm fleet.VM) *karpv1.NodeClaim {
 	return &karpv1.NodeClaim{
 		ObjectMeta: metav1.ObjectMeta{
-			Name:        "claim-" + vm.Name,
+			Name:        vm.Name,
 			Labels:      map[string]string{"example.com/team": "blue"},
 			Annotations: map[string]string{v1alpha1.AnnotationVM: vm.Name, v1alpha1.AnnotationKey: string(vm.Key)},
 		},

@@ -1,0 +1,4 @@
+package operator
+
+// Joined exports joined.
+var Joined = joined
