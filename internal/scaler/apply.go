@@ -673,7 +673,7 @@ func (v *hostView) agrees(target guard.Target, values map[string]any, relevant f
 	} {
 		if relevant(one.of) && one.state != one.live {
 			return &DisagreeError{
-				VM: recorded.Name, VMID: target.VMID, Host: v.id, Attribute: one.attribute, State: one.state, Live: one.live,
+				VM: recorded.Name, Key: target.Key, VMID: target.VMID, Host: v.id, Attribute: one.attribute, State: one.state, Live: one.live,
 			}
 		}
 	}

@@ -98,6 +98,8 @@ func TestAgree(t *testing.T) {
 			case tt.want == "" && err == nil:
 			case !disagrees || wrong.Attribute != tt.want || wrong.VMID != ours.VMID || wrong.Host != pve1 || wrong.State == wrong.Live:
 				t.Errorf("got %v, want a disagreement about %q", err, tt.want)
+			case !wrong.Concerns(ours.Key) || wrong.Concerns(other.Key):
+				t.Errorf("%v concerns other VMs than it names", err)
 			}
 		})
 	}

@@ -221,9 +221,10 @@ func (e *HiddenError) Error() string {
 }
 
 // DisagreeError reports that a guest in Proxmox differs from the state of the VM that a
-// plan writes to.
+// plan writes to. It prevents no wake of other VMs.
 type DisagreeError struct {
 	VM   string
+	Key  fleet.Key
 	VMID fleet.VMID
 	Host topology.HostID
 	// Attribute is the attribute that differs, with its values in State and Live.
@@ -234,6 +235,9 @@ func (e *DisagreeError) Error() string {
 	return fmt.Sprintf("vm %s: guest %d has %s %.80q in Proxmox, but %.80q in the state of %s: nothing was changed; "+
 		"restore the value in Proxmox, or remove the VM from the state with the engine's `state rm`, then apply again", e.VM, e.VMID, e.Attribute, e.Live, e.State, e.Host)
 }
+
+// Concerns implements PartialError.
+func (e *DisagreeError) Concerns(key fleet.Key) bool { return key == e.Key }
 
 // VanishedError reports that another client removed a VM after it was created, so that its
 // guest does not exist or is another one.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -384,4 +385,31 @@ func TestRestedAfterAnEngineFailed(t *testing.T) {
 	}
 	await(t, writer, func([]scaler.VMState) bool { return wakes.Load() >= 2 })
 	w.standbyAgain(t, writer, vms[0])
+}
+
+// TestRenamedVMPreventsNoOtherWake renames one of two standby VMs after the request to wake both:
+// only that one fails, and it is a standby VM again.
+func TestRenamedVMPreventsNoOtherWake(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	paused := &atomic.Bool{}
+	writer := w.run(t, func(config *scaler.WriterConfig) { config.Paused = paused.Load })
+	vms := ensure(t, writer, standby(first), standby(first))
+	phases(t, writer, scaler.PhaseMade, scaler.PhaseMade)
+	w.underWay(t)
+
+	paused.Store(true)
+	if _, err := writer.Wake(t.Context(), vms[0].Key, vms[1].Key); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.sim.Shell(fmt.Sprintf("qm set %d --name accounting", vms[0].VMID)); err != nil {
+		t.Fatal(err)
+	}
+	paused.Store(false)
+	await(t, writer, func(states []scaler.VMState) bool {
+		return states[0].VM.Standby && states[0].Phase == scaler.PhaseMade && states[1].Phase == scaler.PhaseMade && !states[1].VM.Standby
+	})
+	w.runs(t, vms[0], false)
+	w.runs(t, vms[1], true)
+	w.underWay(t)
 }

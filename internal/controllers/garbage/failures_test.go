@@ -236,6 +236,8 @@ func TestOffersByFailure(t *testing.T) {
 		{"number taken", &scaler.VMIDTakenError{VM: vm.Name}, nil},
 		{"cpus taken", &scaler.CPUsTakenError{VM: vm.Name}, nil},
 		{"started by hand", fmt.Errorf("waking: %w", &scaler.StartedByHandError{VM: vm.Name, Key: vm.Key}), nil},
+		{"renamed", &scaler.DisagreeError{VM: vm.Name, Key: vm.Key}, nil},
+		{"another VM renamed", &scaler.DisagreeError{Key: "other"}, []scheduling.OfferingSelector{exact(vm)}},
 		{"another VM started by hand", &scaler.StartedByHandError{Key: "other"}, []scheduling.OfferingSelector{exact(vm)}},
 	}
 	for _, test := range tests {
