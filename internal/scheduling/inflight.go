@@ -36,10 +36,11 @@ type inflight struct {
 	absent bool
 	// online is set if the VM's host is up, usable or not.
 	online bool
-	// outdated is the reason why a standby VM must be replaced; retiring is set for the
-	// standby VM that is replaced next, wakeable for a standby VM that may be started, and
-	// delayed if pods prefer a new VM on another host, because the start would wait there.
-	outdated                    string
+	// outdated is the reason why a standby VM must be replaced, and unusable why it can be
+	// neither started nor replaced; retiring is set for the standby VM that is replaced next,
+	// wakeable for a standby VM that may be started, and delayed if pods prefer a new VM on
+	// another host, because the start would wait there.
+	outdated, unusable          string
 	retiring, wakeable, delayed bool
 }
 
@@ -197,8 +198,10 @@ type locator struct {
 	// unclear maps guests without a key, by region and VMID, to their names, which may
 	// identify the owner. The name is empty if the host cannot be read.
 	unclear map[guestID]string
-	// stopped are the guests with a key that are stopped.
+	// stopped are the guests with a key that are stopped, and names the names of guests with a
+	// key.
 	stopped map[guestID]bool
+	names   map[guestID]string
 }
 
 func newLocator(snapshot *topology.Snapshot) *locator {
@@ -208,6 +211,7 @@ func newLocator(snapshot *topology.Snapshot) *locator {
 		hosts:   map[guestID][]topology.HostID{},
 		unclear: map[guestID]string{},
 		stopped: map[guestID]bool{},
+		names:   map[guestID]string{},
 	}
 	for i := range snapshot.Hosts {
 		host := &snapshot.Hosts[i]
@@ -220,6 +224,7 @@ func newLocator(snapshot *topology.Snapshot) *locator {
 			case guest.Key != "":
 				l.hosts[id] = append(l.hosts[id], host.ID())
 				l.stopped[id] = !guest.Running
+				l.names[id] = guest.Name
 			case l.usable[host.ID()]:
 				l.unclear[id] = guest.Name
 			default:

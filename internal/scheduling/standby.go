@@ -42,6 +42,9 @@ type Standby struct {
 	// outdated VM of each NodePool at a time holds no pods, so that another VM is created
 	// for them.
 	Outdated string
+	// Unusable is the reason why the VM can be neither started nor replaced until a user
+	// restores it, or empty.
+	Unusable string
 }
 
 // takes reports whether pods of a phase may be placed on the VM.
@@ -62,14 +65,17 @@ func (s *session) prepareStandby(locator *locator) {
 	replacing := map[string]bool{}
 	for _, vm := range s.state.standby {
 		p := s.pools.find(vm.Pool)
+		id := guestID{region: vm.Host.Region, vmid: vm.VMID, key: vm.Key}
 		vm.outdated = s.whyOutdated(vm, p)
+		if name, seen := locator.names[id]; seen && name != vm.Name {
+			vm.unusable = fmt.Sprintf("it was renamed to %q in Proxmox: to rename it back, run qm set %d --name %s on host %s", name, vm.VMID, vm.Name, vm.Host.Host)
+		}
 		replaceable := p == nil || p.class == nil || p.class.replaceable(vm.Host) || slices.Contains(s.request.Evacuated, vm.Host)
-		if vm.outdated != "" && replaceable && !vm.lost && !replacing[vm.Pool] && !s.request.Keep[vm.Key] {
+		if vm.outdated != "" && vm.unusable == "" && replaceable && !vm.lost && !replacing[vm.Pool] && !s.request.Keep[vm.Key] {
 			replacing[vm.Pool] = true
 			vm.retiring = true
 		}
-		id := guestID{region: vm.Host.Region, vmid: vm.VMID, key: vm.Key}
-		vm.wakeable = p != nil && p.problem == "" && vm.outdated == "" && !vm.lost && !s.request.Unready[vm.Key] &&
+		vm.wakeable = p != nil && p.problem == "" && vm.outdated == "" && vm.unusable == "" && !vm.lost && !s.request.Unready[vm.Key] &&
 			locator.stopped[id] && !s.closed.byRequest(offering{pool: vm.Pool, instanceType: vm.InstanceType, host: vm.Host})
 		vm.delayed = s.request.delays(&vm.Spec, vm.Host)
 	}
@@ -284,7 +290,7 @@ func (s *session) standbyVMs(sol *solution) []Standby {
 		if vm.lost {
 			continue
 		}
-		standby := Standby{VM: vm.VM, Outdated: vm.outdated}
+		standby := Standby{VM: vm.VM, Outdated: vm.outdated, Unusable: vm.unusable}
 		for _, pod := range sol.landed[providerID(&vm.VM)] {
 			standby.Pods = append(standby.Pods, client.ObjectKeyFromObject(pod))
 		}

@@ -74,6 +74,45 @@ func spare(d *scheduling.Decision) []scheduling.Standby {
 	return list
 }
 
+// TestRenamedStandby checks that pods wake another standby VM if the first one was renamed in
+// Proxmox, which therefore cannot be started: it remains, with the reason, and holds its
+// buffer's pods.
+func TestRenamedStandby(t *testing.T) {
+	t.Parallel()
+	pool := nodePool("general", "shared", "")
+	buffer := virtual(2, "3")
+	vms := made(nil, standbyFor(t, load(t, classes, pool), lab(), buffer))
+	busy := load(t, classes, pool, deployment("web", 1, "2500m", "1Gi", ""))
+	renamed := func(name string) *scheduling.Decision {
+		snapshot := withGuests(lab(), vms...)
+		for i := range snapshot.Hosts {
+			for j := range snapshot.Hosts[i].Guests {
+				if guest := &snapshot.Hosts[i].Guests[j]; guest.Key == string(vms[0].Key) {
+					guest.Name = name
+				}
+			}
+		}
+		d, err := busy.Decide(t.Context(), scheduling.Request{ClusterID: "test", Snapshot: snapshot, Existing: vms, Standby: buffer})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	if d := renamed(vms[0].Name); len(d.Woken) != 1 || d.Woken[0].VM.Key != vms[0].Key {
+		t.Fatalf("with its name, %s is not the first to wake: %+v", vms[0].Name, d.Woken)
+	}
+	for _, name := range []string{"accounting", ""} {
+		d := renamed(name)
+		if len(d.Woken) != 1 || d.Woken[0].VM.Key != vms[1].Key {
+			t.Errorf("renamed to %q: wakes %+v, want %s", name, d.Woken, vms[1].Name)
+		}
+		if len(d.Standby) != 1 || d.Standby[0].VM.Key != vms[0].Key || d.Standby[0].Outdated != "" || len(d.Standby[0].Pods) != 1 ||
+			!strings.Contains(d.Standby[0].Unusable, fmt.Sprintf("%q", name)) {
+			t.Errorf("renamed to %q: the standby VMs are %+v, want only %s with a reason", name, d.Standby, vms[0].Name)
+		}
+	}
+}
+
 // TestStandby checks that a buffer gets standby VMs, and that the standby VMs that real
 // pods need are woken and replaced.
 func TestStandby(t *testing.T) {

@@ -34,6 +34,10 @@ type buffered struct {
 	existing, created, refused int
 	// reason is why the first refused pod has no room.
 	reason string
+	// unusable are the pods among existing whose standby VM cannot be started, and problem is
+	// the first such VM with the reason.
+	unusable int
+	problem  string
 	// pinned is set if standby VMs with pinned CPUs hold some of the pods.
 	pinned bool
 }
@@ -82,6 +86,10 @@ func (c *Controller) reportBuffers(ctx context.Context, d *scheduling.Decision, 
 			if buffer := of[pod]; buffer != nil {
 				buffer.existing++
 				buffer.pinned = buffer.pinned || d.Standby[i].VM.Policy.Pinned()
+				if why := d.Standby[i].Unusable; why != "" {
+					buffer.unusable++
+					buffer.problem = cmp.Or(buffer.problem, fmt.Sprintf("VM %s: %s", d.Standby[i].VM.Name, why))
+				}
 			}
 		}
 	}
@@ -151,6 +159,10 @@ func provisioningCondition(buffer *autoscalingv1beta1.CapacityBuffer, b *buffere
 	case b.created > 0 && IsStandby(buffer):
 		return &metav1.Condition{Status: metav1.ConditionFalse, Reason: reasonRequires, Message: fmt.Sprintf(
 			"%d of %d replicas need new standby VMs%s", b.created, b.existing+b.created, ignoredReserve(buffer, b),
+		)}
+	case b.unusable > 0:
+		return &metav1.Condition{Status: metav1.ConditionFalse, Reason: reasonRequires, Message: fmt.Sprintf(
+			"%d of %d replicas have standby VMs that cannot be started: %s", b.unusable, b.existing, b.problem,
 		)}
 	case IsStandby(buffer):
 		return &metav1.Condition{Status: metav1.ConditionTrue, Reason: reasonFits, Message: fmt.Sprintf(

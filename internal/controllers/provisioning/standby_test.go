@@ -296,6 +296,35 @@ func TestStandbyBufferReserves(t *testing.T) {
 	}
 }
 
+// TestRenamedStandbyIsReported checks that the condition of a buffer reports a standby VM that
+// was renamed in Proxmox, and that pods wake the other one.
+func TestRenamedStandbyIsReported(t *testing.T) {
+	t.Parallel()
+	w := standbyWorld(t, 2, poolOfTwo)
+	w.provision(t, 0, "False RequiresNewCapacity: 2 of 2 replicas need new standby VMs")
+	w.make()
+	read := w.config.Snapshot
+	w.config.Snapshot = func(ctx context.Context) (*topology.Snapshot, error) {
+		snapshot, err := read(ctx)
+		for i := range snapshot.Hosts {
+			for j := range snapshot.Hosts[i].Guests {
+				if guest := &snapshot.Hosts[i].Guests[j]; guest.Key == string(w.writer.wanted[0].Key) {
+					guest.Name = "accounting"
+				}
+			}
+		}
+		return snapshot, err
+	}
+	w.Controller = provisioning.New(w.config)
+	w.provision(t, 0, `False RequiresNewCapacity: 1 of 2 replicas have standby VMs that cannot be started: VM workers-2000: it was renamed to "accounting" in Proxmox: `+
+		"to rename it back, run qm set 2000 --name workers-2000 on host pve-1")
+	w.pend(t, "comes", "1")
+	w.provision(t, 1, "False RequiresNewCapacity: 1 of 2 replicas need new standby VMs")
+	if len(w.writer.woken) != 1 || w.writer.woken[0] != w.writer.wanted[1].Key {
+		t.Errorf("woken %v, want %s", w.writer.woken, w.writer.wanted[1].Key)
+	}
+}
+
 // TestPinnedStandbyReserves checks that the annotation numaform.dev/reserve is ignored if
 // CPUs are pinned.
 func TestPinnedStandbyReserves(t *testing.T) {
