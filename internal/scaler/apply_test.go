@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"net/http"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -285,4 +286,37 @@ func TestHostGoesDown(t *testing.T) {
 	if diff := cmp.Diff([]topology.HostID{first, second}, after.Hosts); err != nil || diff != "" {
 		t.Errorf("hosts (-want +got): %v\n%s", err, diff)
 	}
+}
+
+// TestMovedVMIsRemovedAfterAFailure moves a VM off a host, which then goes down. The first
+// removal of the VM fails after its file was deleted: the retry removes the VM without the host.
+func TestMovedVMIsRemovedAfterAFailure(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	if _, err := w.Apply(t.Context(), propose(t, w.Scaler, w.snapshot(t), on(first)), approveAll); err != nil {
+		t.Fatal(err)
+	}
+	guest, _ := w.sim.Guest(2000)
+	maps.DeleteFunc(guest.Config, func(_, value string) bool { return strings.Contains(value, "local-lvm:") }) // its disks did not move
+	w.sim.RemoveGuest(2000)
+	if err := w.sim.PutGuest(pvesim.Guest{VMID: guest.VMID, Host: "pve-2", Config: guest.Config}); err != nil {
+		t.Fatal(err)
+	}
+	w.sim.SetHostOnline(string(first.Host), false)
+
+	change, err := w.ProposeRemoval(t.Context(), w.snapshot(t), []string{"workers-2000"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	heal := w.sim.AddFault(pvesim.Fault{Method: http.MethodDelete, Path: "/qemu/2000/?$", Status: http.StatusInternalServerError, Reason: "no"})
+	if _, err := w.Apply(t.Context(), change, approveAll); err == nil || as[*scaler.HostDownError](err) {
+		t.Fatalf("the first removal: %v, want an error of the deletion", err)
+	}
+	w.underWay(t, first)
+	heal()
+	if _, err := w.Apply(t.Context(), propose(t, w.Scaler, w.snapshot(t)), approveAll); err != nil {
+		t.Fatalf("the retry: %v", err)
+	}
+	w.exist(t)
+	w.underWay(t)
 }

@@ -325,6 +325,45 @@ func TestElsewhere(t *testing.T) {
 	}
 }
 
+// TestElsewhereAfterAFailure checks whether the retry of a removal that failed needs the old host
+// of a moved VM: the VM has no file any more.
+func TestElsewhereAfterAFailure(t *testing.T) {
+	t.Parallel()
+	one, two := vm(pve1, 2001), vm(pve1, 2002)
+	moved := func(stays ...topology.Guest) *topology.Snapshot {
+		s := movedTo(down(snapshot(append(stays, guestOf(one))...)), 2001)
+		s.Hosts[1].Guests[0].ClusterID, s.Hosts[1].Guests[0].Key = clusterID, string(one.Key)
+		return s
+	}
+	hidden := moved()
+	hidden.Regions[0].HidesGuests = true
+	for _, tt := range []struct {
+		name     string
+		snapshot *topology.Snapshot
+		open     []fleet.VM
+		want     bool
+	}{
+		{"moved", moved(), []fleet.VM{one}, true},
+		{"one of two, and the other is deleted", moved(), []fleet.VM{one, two}, true},
+		{"one of two, and the other may be hidden", hidden, []fleet.VM{one, two}, false},
+		{"one of two", moved(guestOf(two)), []fleet.VM{one, two}, false},
+		{"still there", moved(guestOf(two)), []fleet.VM{two}, false},
+		{"all deleted", moved(), []fleet.VM{two}, false},
+		{"no removal", moved(), nil, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			change := (&scaler.Change{After: fleet.Fleet{ClusterID: clusterID}, Snapshot: tt.snapshot}).Begun(pve1, tt.open...)
+			if got := change.OnlyMovedAway(pve1); got != tt.want {
+				t.Errorf("got %t", got)
+			}
+			if got := slices.Contains(change.HostsOf(pve1), pve2.Host); got != slices.ContainsFunc(tt.open, func(vm fleet.VM) bool { return vm.Key == one.Key }) {
+				t.Errorf("hosts to read: %v", change.HostsOf(pve1))
+			}
+		})
+	}
+}
+
 // TestFollow checks which state entries of a moved VM are outdated, and which hosts are
 // read before it is removed.
 func TestFollow(t *testing.T) {

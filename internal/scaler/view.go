@@ -533,21 +533,42 @@ func (v *hostView) outdated(resources []state.Resource, moved []fleet.VM) (targe
 	return targets, groups
 }
 
+// removedFrom returns the VMs that a change removes from a host, and those whose removal an
+// earlier change began: their files no longer exist.
+func (c *Change) removedFrom(host topology.HostID) (removed, unfinished []fleet.VM) {
+	removed = on(c.Removed, host)
+	for _, vm := range on(c.open[host].Removed, host) {
+		if !hasKey(removed, vm.Key) && !hasKey(c.After.VMs, vm.Key) {
+			unfinished = append(unfinished, vm)
+		}
+	}
+	return removed, unfinished
+}
+
 // onlyMovedAway reports whether a change only removes VMs of a host that are now on other
-// hosts, all of which are usable. It then does not matter if the host itself is down.
+// hosts, all of which are usable. It then does not matter if the host itself is down. VMs that
+// an earlier change has certainly deleted do not matter either.
 func (c *Change) onlyMovedAway(host topology.HostID) bool {
-	removed := on(c.Removed, host)
-	if len(removed) == 0 || len(on(c.Added, host)) > 0 {
+	if len(on(c.Added, host)) > 0 {
 		return false
 	}
 	index := c.index()
+	removed, unfinished := c.removedFrom(host)
+	region := regionOf(c.Snapshot, host.Region)
+	if region.Quorate && !region.HidesGuests {
+		unfinished = slices.DeleteFunc(unfinished, func(vm fleet.VM) bool {
+			_, listed := index.with(&vm)
+			return !listed
+		})
+	}
+	removed = slices.Concat(removed, unfinished)
 	for i := range removed {
 		guest, ours := index.of(&removed[i])
 		if !ours || guest.host == host || problemOf(c.Snapshot.Host(guest.host)) != "" {
 			return false
 		}
 	}
-	return true
+	return len(removed) > 0
 }
 
 // hostsOf returns the hosts whose guests must be read before a host is changed: the host
@@ -555,7 +576,8 @@ func (c *Change) onlyMovedAway(host topology.HostID) bool {
 func (c *Change) hostsOf(host topology.HostID) []topology.HostName {
 	hosts := []topology.HostName{host.Host}
 	index := c.index()
-	for _, vm := range slices.Concat(on(c.Before.VMs, host), on(c.Removed, host)) {
+	removed, unfinished := c.removedFrom(host)
+	for _, vm := range slices.Concat(on(c.Before.VMs, host), removed, unfinished) {
 		if guest, ours := index.of(&vm); ours {
 			hosts = append(hosts, guest.host.Host)
 		}
