@@ -32,16 +32,6 @@ func keyOf(claim *karpv1.NodeClaim) fleet.Key {
 	return scheduling.KeyOf(claim.UID)
 }
 
-// owns reports whether an existing VM belongs to a NodeClaim that has its key, which may be a
-// copy of another NodeClaim.
-func (c *CloudProvider) owns(ctx context.Context, claim *karpv1.NodeClaim, vm *fleet.VM) (bool, error) {
-	all := &karpv1.NodeClaimList{}
-	if err := c.config.Client.List(ctx, all, client.UnsafeDisableDeepCopy); err != nil {
-		return false, fmt.Errorf("finding the NodeClaim of vm %s: listing NodeClaims: %w", vm.Name, err)
-	}
-	return scheduling.Owns(claim, vm, all.Items), nil
-}
-
 // Create returns the NodeClaim with a reserved VM: it does not wait until the VM is
 // created. A NodeClaim created by numaform names its VM; for one created by Karpenter,
 // Create places and reserves a VM.
@@ -53,7 +43,7 @@ func (c *CloudProvider) Create(ctx context.Context, claim *karpv1.NodeClaim) (cr
 	case err != nil:
 		return nil, err
 	case found:
-		own, err := c.owns(ctx, claim, &state.VM)
+		own, err := scheduling.Owns(ctx, c.config.Client, claim, &state.VM)
 		if err != nil {
 			return nil, err
 		}
@@ -224,7 +214,7 @@ func (c *CloudProvider) Delete(ctx context.Context, claim *karpv1.NodeClaim) (er
 		return &goneError{state.VM.Name}
 	}
 	if found {
-		own, err := c.owns(ctx, claim, &state.VM)
+		own, err := scheduling.Owns(ctx, c.config.Client, claim, &state.VM)
 		if err != nil {
 			return err
 		}

@@ -1,11 +1,13 @@
 package scheduling
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"slices"
+	"fmt"
 
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/numaform/numaform/api/v1alpha1"
@@ -32,16 +34,25 @@ func ClaimName(vm *fleet.VM) string {
 	return vm.Name
 }
 
-// Owns reports whether a NodeClaim is the claim of a VM. all are the cluster's NodeClaims: a VM
-// that was created for one of them belongs to no other.
-func Owns(claim *karpv1.NodeClaim, vm *fleet.VM, all []karpv1.NodeClaim) bool {
+// Owns reports whether a NodeClaim is the claim of a VM. A VM that was created for a NodeClaim of
+// the cluster belongs to no other. reader lists the NodeClaims and is best a cache.
+func Owns(ctx context.Context, reader client.Reader, claim *karpv1.NodeClaim, vm *fleet.VM) (bool, error) {
 	switch {
 	case KeyOf(claim.UID) == vm.Key:
-		return true
+		return true, nil
 	case !names(claim, vm):
-		return false
+		return false, nil
 	}
-	return !slices.ContainsFunc(all, func(other karpv1.NodeClaim) bool { return KeyOf(other.UID) == vm.Key })
+	all := &karpv1.NodeClaimList{}
+	if err := reader.List(ctx, all, client.UnsafeDisableDeepCopy); err != nil {
+		return false, fmt.Errorf("finding the NodeClaim of vm %s: listing NodeClaims: %w", vm.Name, err)
+	}
+	for i := range all.Items {
+		if KeyOf(all.Items[i].UID) == vm.Key {
+			return false, nil
+		}
+	}
+	return true, nil
 }
 
 // OwnClaims returns the claims of VMs among the cluster's NodeClaims, by key. find returns the

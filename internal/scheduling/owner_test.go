@@ -1,10 +1,13 @@
 package scheduling_test
 
 import (
+	"context"
+	"errors"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/numaform/numaform/api/v1alpha1"
@@ -71,11 +74,24 @@ func TestOwnClaims(t *testing.T) {
 					t.Errorf("OwnClaims: the claim is %q, want %q", got, test.want)
 				}
 				for i := range all {
-					if owns := scheduling.Owns(&all[i], &vm, all); owns != (string(all[i].UID) == test.want) {
-						t.Errorf("Owns: %v for the claim %s", owns, all[i].UID)
+					owns, err := scheduling.Owns(t.Context(), claimsOf(all), &all[i], &vm)
+					if err != nil || owns != (string(all[i].UID) == test.want) {
+						t.Errorf("Owns: %v for the claim %s (%v)", owns, all[i].UID, err)
 					}
 				}
 			}
 		})
 	}
+}
+
+// claimsOf reads NodeClaims.
+type claimsOf []karpv1.NodeClaim
+
+func (c claimsOf) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
+	list.(*karpv1.NodeClaimList).Items = c
+	return nil
+}
+
+func (claimsOf) Get(context.Context, client.ObjectKey, client.Object, ...client.GetOption) error {
+	return errors.New("no Get")
 }

@@ -436,6 +436,16 @@ func (d desired) State(_ context.Context, key fleet.Key) (state scaler.VMState, 
 	return d.states[i], true, nil
 }
 
+// firstClaims is a client without NodeClaims: none of them belongs to the VM of another one.
+type firstClaims struct{ client.Client }
+
+func (c firstClaims) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+	if _, claims := list.(*karpv1.NodeClaimList); claims {
+		return nil
+	}
+	return c.Client.List(ctx, list, options...) //nolint:wrapcheck // the client's own error
+}
+
 // createNodes creates a NodeClaim, a Node and its pods for each VM.
 func (w *world) createNodes() {
 	w.t.Helper()
@@ -451,7 +461,7 @@ func (w *world) createNodes() {
 	w.each(len(w.vms), func(i int) error {
 		state := scaler.VMState{VM: w.vms[i], Phase: scaler.PhaseMade, Filed: true, Made: true}
 		provider := cloudprovider.New(cloudprovider.Config{
-			ClusterID: clusterID, Client: w.api, Fleet: desired{states: []scaler.VMState{state}},
+			ClusterID: clusterID, Client: firstClaims{w.api}, Fleet: desired{states: []scaler.VMState{state}},
 			Recent:  func(context.Context) (*topology.Snapshot, error) { return snapshot, nil },
 			Placing: &sync.Mutex{}, Clock: clock.RealClock{},
 		})

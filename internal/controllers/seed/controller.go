@@ -158,12 +158,9 @@ func (s *Seeder) vm(ctx context.Context, claim *karpv1.NodeClaim) (vm *fleet.VM,
 	if vm == nil {
 		return nil, known, nil
 	}
-	all := &karpv1.NodeClaimList{}
-	if err := s.config.Cluster.Client.List(ctx, all, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, known, fmt.Errorf("finding the NodeClaim of vm %s: listing NodeClaims: %w", vm.Name, err)
-	}
-	if !scheduling.Owns(claim, vm, all.Items) {
-		return nil, known, nil
+	own, err := scheduling.Owns(ctx, s.config.Cluster.Client, claim, vm)
+	if err != nil || !own {
+		return nil, known, err
 	}
 	return vm, known, nil
 }
