@@ -124,15 +124,15 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 		return reconcile.Result{}, c.seeder.revoke(ctx, claim)
 	}
 
-	vm, known, err := c.seeder.vm(ctx, claim)
-	if err != nil {
-		return reconcile.Result{}, err
-	}
+	vm, known := c.seeder.named(claim)
 	if !known {
 		return reconcile.Result{RequeueAfter: unknownDelay}, nil
 	}
 	if vm == nil || vm.Seed == "" {
 		return reconcile.Result{}, nil // deleted, being removed, or created without a seed
+	}
+	if own, err := c.seeder.owns(ctx, claim, vm); err != nil || !own {
+		return reconcile.Result{}, err
 	}
 	joined, err := c.seeder.joined(ctx, claim)
 	if err != nil {
@@ -151,18 +151,15 @@ func withClaim(ctx context.Context, claim *karpv1.NodeClaim) context.Context {
 	))
 }
 
-// vm returns the VM of a claim, or nil if there is none, or if the claim is a copy of the VM's
-// claim. known is false until the fleet has been read.
-func (s *Seeder) vm(ctx context.Context, claim *karpv1.NodeClaim) (vm *fleet.VM, known bool, err error) {
-	vm, known = s.config.VM(fleet.Key(claim.Annotations[v1alpha1.AnnotationKey]))
-	if vm == nil {
-		return nil, known, nil
-	}
-	own, err := scheduling.Owns(ctx, s.config.Cluster.Client, claim, vm)
-	if err != nil || !own {
-		return nil, known, err
-	}
-	return vm, known, nil
+// named returns the VM that a claim names, or nil if there is none. known is false until the
+// fleet has been read.
+func (s *Seeder) named(claim *karpv1.NodeClaim) (vm *fleet.VM, known bool) {
+	return s.config.VM(fleet.Key(claim.Annotations[v1alpha1.AnnotationKey]))
+}
+
+// owns reports whether a claim is the claim of the VM that it names, and not a copy of it.
+func (s *Seeder) owns(ctx context.Context, claim *karpv1.NodeClaim, vm *fleet.VM) (bool, error) {
+	return scheduling.Owns(ctx, s.config.Cluster.Client, claim, vm)
 }
 
 // joined reports whether a claim's node has registered and is ready, and so has its own

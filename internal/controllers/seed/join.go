@@ -156,10 +156,7 @@ func (j *Joiner) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (reconc
 	if wait > 0 {
 		return reconcile.Result{RequeueAfter: wait}, nil
 	}
-	vm, known, err := j.seeder.vm(ctx, claim)
-	if err != nil {
-		return reconcile.Result{}, err
-	}
+	vm, known := j.seeder.named(claim)
 	if !known {
 		return reconcile.Result{RequeueAfter: unknownDelay}, nil
 	}
@@ -170,6 +167,9 @@ func (j *Joiner) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (reconc
 	err = j.seeder.config.Cluster.Client.Get(ctx, client.ObjectKey{Name: vm.NodeClass}, class)
 	if err != nil || !class.ByAgent() {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	if own, err := j.seeder.owns(ctx, claim, vm); err != nil || !own {
+		return reconcile.Result{}, err
 	}
 	responds, err := j.responds(ctx, claim, vm, now)
 	if err != nil || !responds {
