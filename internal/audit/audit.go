@@ -376,6 +376,11 @@ func (o Open) OnlyUpdates() bool {
 	return !o.Whole && len(o.Updated) > 0 && len(o.Removed)+len(o.Made)+len(o.Woken) == 0
 }
 
+// OnlyRemovals reports whether nothing but removals is unfinished on the host.
+func (o Open) OnlyRemovals() bool {
+	return !o.Whole && len(o.Removed) > 0 && len(o.Updated)+len(o.Made)+len(o.Woken) == 0
+}
+
 // Unfinished returns the hosts that the next run must check: the entries of Open whose
 // apply did not end successfully according to a verified outcome, and what is left of the
 // others.

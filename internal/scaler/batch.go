@@ -534,7 +534,8 @@ func (w *Writer) batchBegun(b *batch, begun *begun, span trace.SpanContext) {
 		}
 	}
 	for _, key := range b.removes {
-		if m := w.members[key]; m != nil {
+		// A removal without a file waits if its host is not planned.
+		if m := w.members[key]; m != nil && slices.ContainsFunc(begun.plans, func(p RootPlan) bool { return p.Host == m.VM.Host }) {
 			m.moving = true
 		}
 	}

@@ -100,8 +100,11 @@ func (w *Writer) blocked(ctx context.Context, b *batch, plans []RootPlan) map[to
 			continue
 		}
 		delays := w.backoff
-		if b.onlyRetriesUpdates(host) {
-			delays = w.updating // other requests need not wait
+		switch { // other requests need not wait
+		case b.onlyRetriesUpdates(host):
+			delays = w.updating
+		case b.onlyRetriesRemovals(host):
+			delays = w.removing
 		}
 		delays[host] = delays[host].grown(w.scaler.config.Clock.Now(), longestDelay)
 		log.FromContext(ctx).Info("postponed unfinished work on a host", logkey.Host, host.String(), logkey.Reason, err.Error())
@@ -132,28 +135,30 @@ func (b *batch) onlyRetriesUpdates(host topology.HostID) bool {
 	return c.open[host].OnlyUpdates() && !slices.Contains(slices.Concat(c.Hosts(), c.differing(), c.importing), host)
 }
 
-// onlyRetriesRemovals reports whether an apply failed that only deletes VMs which an earlier change
-// removed from the files of a host.
-func (b *batch) onlyRetriesRemovals(result *Result) bool {
-	others := len(result.Created) + len(result.Imported) + len(result.Updated) + len(result.Woken)
-	return result.Err != nil && result.PlanSHA256 != "" && len(result.Deleted) > 0 && others == 0 && BackendDown(result.Err, time.Time{}) == nil &&
-		!slices.Contains(slices.Concat(b.change.Hosts(), b.change.importing), result.Host)
+// onlyRetriesRemovals reports whether the change only repeats removals of an earlier change on a
+// host.
+func (b *batch) onlyRetriesRemovals(host topology.HostID) bool {
+	c := b.change
+	return c.open[host].OnlyRemovals() && !slices.Contains(slices.Concat(c.Hosts(), c.differing(), c.importing), host)
+}
+
+// concernsHost reports whether an apply failed because of the host or the state backend, and not
+// because of one of its VMs.
+func concernsHost(err error) bool {
+	return BackendDown(err, time.Time{}) != nil || errors.Is(err, state.ErrHostLost) || errors.As(err, new(*HostDownError))
 }
 
 // failsForVM reports whether the engine could not apply the plan of a host because of one of its
 // VMs. Other requests of the host can then succeed.
 func (b *batch) failsForVM(result *Result) bool {
-	if BackendDown(result.Err, time.Time{}) != nil || errors.Is(result.Err, state.ErrHostLost) {
-		return false
-	}
-	return slices.ContainsFunc(on(b.change.After.VMs, result.Host), func(vm fleet.VM) bool { return namesVM(result.Err, withAnyGroups(vm)) })
+	return !concernsHost(result.Err) && slices.ContainsFunc(on(b.change.After.VMs, result.Host), func(vm fleet.VM) bool { return namesVM(result.Err, withAnyGroups(vm)) })
 }
 
 // delayNext delays the next attempt on a host after a failure, and after an apply that found
 // nothing to do, because the situation may be unchanged. The caller holds w.mu.
 func (w *Writer) delayNext(b *batch, result *Result) {
 	now := w.scaler.config.Clock.Now()
-	if b.onlyRetriesRemovals(result) {
+	if result.Err != nil && result.PlanSHA256 != "" && b.onlyRetriesRemovals(result.Host) && !concernsHost(result.Err) {
 		w.removing[result.Host] = w.removing[result.Host].grown(now, longestRemovalDelay)
 		return
 	}

@@ -306,7 +306,18 @@ func (b *batch) Wakes() []fleet.Key {
 
 // Start marks a change as begun.
 func (w *Writer) Start(b *Batch) {
-	w.batchBegun(b, &begun{change: b.change, started: w.scaler.config.Clock.Now()}, trace.SpanContext{})
+	begun := &begun{change: b.change, started: w.scaler.config.Clock.Now()}
+	if b.change.from != nil {
+		for _, host := range slices.Concat(b.change.Hosts(), b.change.unfinished()) {
+			begun.plans = append(begun.plans, RootPlan{Host: host})
+		}
+	}
+	w.batchBegun(b, begun, trace.SpanContext{})
+}
+
+// Refuse refuses the plan of a host of a change, and reports whether the change is postponed.
+func (w *Writer) Refuse(ctx context.Context, b *Batch, plan RootPlan) (postponed bool) {
+	return errors.Is(w.approve(ctx, b, []RootPlan{plan}), errReduced)
 }
 
 // Woken reports whether the writer takes its next step at once, and resets this.

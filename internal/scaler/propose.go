@@ -240,7 +240,7 @@ func (c *Change) Unfinished() bool { return len(c.unfinished()) > 0 }
 func (c *Change) unfinished() []topology.HostID {
 	hosts := append(c.differing(), c.importing...)
 	for host, open := range c.open {
-		if waits := open.OnlyUpdates() && c.from.updating[host] || c.from.removing[host]; !waits {
+		if waits := open.OnlyUpdates() && c.from.updating[host] || open.OnlyRemovals() && c.from.removing[host]; !waits {
 			hosts = append(hosts, host)
 		}
 	}

@@ -91,6 +91,11 @@ func (s *Sealed) complete(list []audit.Entry, since time.Time, all bool) bool {
 			}
 		}
 	}
+	for id, before := range s.read {
+		maps.DeleteFunc(before.changes, func(number int64, _ time.Time) bool {
+			return all && (logs[id] == nil || logs[id].changes[number].IsZero())
+		})
+	}
 	for id, of := range logs {
 		before := s.read[id]
 		if before == nil || since.Before(before.since) {

@@ -185,6 +185,7 @@ func TestHistoryIsReadInPart(t *testing.T) {
 		t.Fatal(err)
 	}
 	want("a known change is missing", s, counted, 100*day+5, 2, 1)
+	want("it is still missing", s, counted, 100*day+5, 1, 0)
 	if err := os.WriteFile(name, content, 0o600); err != nil {
 		t.Fatal(err)
 	}
