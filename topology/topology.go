@@ -90,6 +90,9 @@ type Host struct {
 	Online bool       `json:"online"`
 	// Problem is the reason why numaform cannot use the host, or empty.
 	Problem string `json:"problem,omitempty"`
+	// Absent is set if the Proxmox cluster does not have the host: only numaform's configuration,
+	// a request, or the configuration of guests names it. The host then also has a Problem.
+	Absent bool `json:"absent,omitempty"`
 	// Maintenance is true while the host is in the maintenance mode of the Proxmox HA manager,
 	// which moves HA guests to other hosts. Other guests may still run there, but the planner
 	// places no new VMs on the host.
@@ -364,6 +367,17 @@ func (s *Snapshot) Host(id HostID) *Host {
 		return nil
 	}
 	return &s.Hosts[i]
+}
+
+// Left reports whether a host certainly left its Proxmox cluster: the cluster was read
+// completely, and has neither the host nor the configuration of guests on it. A host that is only
+// down has not left.
+func (s *Snapshot) Left(id HostID) bool {
+	reliable := slices.ContainsFunc(s.Regions, func(r Region) bool { return r.Name == id.Region && r.Quorate && !r.HidesGuests })
+	if host := s.Host(id); !reliable || host != nil && (!host.Absent || len(host.Guests) > 0) {
+		return false
+	}
+	return slices.ContainsFunc(s.Hosts, func(h Host) bool { return h.Region == id.Region && h.Online })
 }
 
 // LendsMemory reports whether VMs may use the memory of a NUMA node without CPUs, such as

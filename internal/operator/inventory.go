@@ -416,6 +416,7 @@ func (c *Config) addStrangers(snapshot *topology.Snapshot, named []topology.Host
 		stranger := topology.Host{
 			Region:  id.Region,
 			Name:    id.Host,
+			Absent:  true,
 			Problem: fmt.Sprintf("is not in the cluster, whose hosts are %v: correct its name in %s", members[id.Region], c.TopologyFile),
 		}
 		for i := range snapshot.Hosts {

@@ -92,6 +92,9 @@ func TestSettingsOfHostsThatAreNotThere(t *testing.T) {
 	got := map[string]string{}
 	for _, host := range snapshot(t, inventory).Hosts {
 		got[host.ID().String()] = host.Problem + host.ReservedCPUs.String()
+		if host.Absent != (host.Name == "pve1") {
+			t.Errorf("host %s is absent: %t", host.ID(), host.Absent)
+		}
 	}
 	if len(got) != 3 || got["homelab/pve-1"] != "0" || got["homelab/pve-2"] != "" ||
 		!strings.HasPrefix(got["homelab/pve1"], "is not in the cluster, whose hosts are [pve-1 pve-2]: correct its name in ") {

@@ -188,7 +188,8 @@ func newRegionRead(region topology.Region, resources []resource) *regionRead {
 
 // hosts returns the region's hosts with all data that is available without querying
 // them. It adds configured and requested hosts that the cluster does not have, with a
-// Problem, so that a misspelled name is noticed.
+// Problem, so that a misspelled name is noticed, and the hosts of guests whose configuration
+// remained when their host left the cluster: their VMIDs are in use.
 func (c *Client) hosts(region *regionRead, requested []topology.HostName) []topology.Host {
 	var hosts []topology.Host
 	members := slices.Sorted(maps.Keys(region.online))
@@ -213,7 +214,7 @@ func (c *Client) hosts(region *regionRead, requested []topology.HostName) []topo
 		hosts = append(hosts, host)
 	}
 
-	named := slices.Concat(slices.Collect(maps.Keys(c.cfg.Machines)), c.cfg.Hosts, requested)
+	named := slices.Concat(slices.Collect(maps.Keys(c.cfg.Machines)), c.cfg.Hosts, requested, slices.Collect(maps.Keys(region.guests)))
 	slices.Sort(named)
 	for _, name := range slices.Compact(named) {
 		if slices.Contains(members, name) {
@@ -223,9 +224,12 @@ func (c *Client) hosts(region *regionRead, requested []topology.HostName) []topo
 		if _, ok := c.cfg.Machines[name]; ok && !slices.Contains(c.cfg.Hosts, name) {
 			key = "machines"
 		}
-		hosts = append(hosts, topology.Host{Region: c.cfg.Region, Name: name, Problem: fmt.Sprintf(
-			"is not in the cluster, whose hosts are %v: correct %s in numaform.yaml", members, key,
-		)})
+		problem := fmt.Sprintf("is not in the cluster, whose hosts are %v: correct %s in numaform.yaml", members, key)
+		if guests := len(region.guests[name]); guests > 0 {
+			problem = fmt.Sprintf("is not in the cluster, whose hosts are %v, but the cluster has the configuration of %s on it: "+
+				"if the host is lost for good, delete /etc/pve/nodes/%s on a host of the cluster", members, topology.Count(guests, "guest"), name)
+		}
+		hosts = append(hosts, topology.Host{Region: c.cfg.Region, Name: name, Absent: true, Problem: problem})
 	}
 	return hosts
 }

@@ -103,7 +103,10 @@ type rereader func(ctx context.Context, host, known *topology.Host, listing host
 func (c *Client) rereadHosts(
 	ctx context.Context, old *topology.Snapshot, region *regionRead, names []topology.HostName, again rereader,
 ) (*topology.Snapshot, error) {
-	hosts := slices.DeleteFunc(c.hosts(region, names), func(h topology.Host) bool { return !slices.Contains(names, h.Name) })
+	hosts := slices.DeleteFunc(c.hosts(region, names), func(h topology.Host) bool {
+		leftGuests := h.Absent && len(region.guests[h.Name]) > 0 && old.Host(h.ID()) == nil
+		return !slices.Contains(names, h.Name) && !leftGuests
+	})
 	read := func(ctx context.Context, host *topology.Host, listing hostListing) hostRead {
 		known := old.Host(host.ID())
 		if known == nil || len(known.CPUs) == 0 {

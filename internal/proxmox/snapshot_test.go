@@ -2,6 +2,7 @@ package proxmox_test
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 
@@ -272,6 +273,36 @@ func TestHiddenGuests(t *testing.T) {
 	}
 }
 
+// TestGuestsOfAbsentHost checks that guests whose host left the cluster, but whose configuration
+// is left there, are listed with their host: their VMIDs are in use.
+func TestGuestsOfAbsentHost(t *testing.T) {
+	t.Parallel()
+	server := newCanned(t)
+	server.cluster([]any{node("pve-1", 1)}, guestResource("pve-8", 100, nil), guestResource("pve-1", 101, nil))
+	server.say("/nodes/pve-1/qemu/101/config?current=1", map[string]any{})
+	client := newClient(t, server.config())
+	snapshot, err := client.Snapshot(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	check := func(snapshot *topology.Snapshot) {
+		t.Helper()
+		host := snapshot.Host(topology.HostID{Region: "r1", Host: "pve-8"})
+		if host == nil || !host.Absent || host.Online || len(host.Guests) != 1 || host.Guests[0].VMID != 100 ||
+			!strings.Contains(host.Problem, "delete /etc/pve/nodes/pve-8 on a host of the cluster") || snapshot.Left(host.ID()) {
+			t.Errorf("hosts: %+v", snapshot.Hosts)
+		}
+	}
+	check(snapshot)
+	// A refresh of another host finds it as well.
+	snapshot.Hosts = slices.DeleteFunc(snapshot.Hosts, func(h topology.Host) bool { return h.Absent })
+	fresh, err := client.Refresh(context.Background(), snapshot, []topology.HostName{"pve-1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	check(fresh)
+}
+
 // TestRefreshOfAbsentHost checks that a refresh reports that a host left the cluster, and
 // drops its guests.
 func TestRefreshOfAbsentHost(t *testing.T) {
@@ -283,7 +314,7 @@ func TestRefreshOfAbsentHost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(fresh.Hosts) != 1 || fresh.Hosts[0].Online || len(fresh.Hosts[0].Guests) != 0 ||
+	if len(fresh.Hosts) != 1 || !fresh.Hosts[0].Absent || fresh.Hosts[0].Online || len(fresh.Hosts[0].Guests) != 0 ||
 		!strings.Contains(fresh.Hosts[0].Problem, "is not in the cluster") {
 		t.Errorf("hosts: %+v", fresh.Hosts)
 	}

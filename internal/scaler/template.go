@@ -308,11 +308,11 @@ func (w *Writer) changeTemplates(host topology.HostID, root *templateRoot, r *te
 	w.newTemplates(change, root)
 	var err error
 	switch {
-	case live == nil && len(change.why) > 0 && !slices.ContainsFunc(change.of, func(name string) bool { return !slices.Contains(r.requests[name].Gone, host) }):
+	case (live == nil || live.Absent) && len(change.why) > 0 && !slices.ContainsFunc(change.of, func(name string) bool { return !slices.Contains(r.requests[name].Gone, host) }):
 		change.gone = true
 		change.root, err = s.config.Release.RenderTemplates(r.from.fleet, host, change.after)
 		return change, err
-	case live == nil:
+	case live == nil || live.Absent:
 		return nil, &TemplateHostError{Reason: fmt.Sprintf("host %s is not part of the Proxmox cluster: its templates wait until it is back, or until the ProxmoxTemplate is deleted", host)}
 	case !live.Online:
 		return nil, &TemplateHostError{Reason: fmt.Sprintf("host %s is offline: its templates wait until it is back", host)}
@@ -539,7 +539,7 @@ func forgetTemplates(ctx context.Context, t *templateChange, plan *RootPlan) err
 		return err
 	}
 	for i := range resources {
-		if !slices.ContainsFunc(t.intent.Absent, func(one fleet.Template) bool {
+		if !slices.ContainsFunc(slices.Concat(t.intent.Absent, t.intent.Delete), func(one fleet.Template) bool {
 			return strings.HasPrefix(resources[i].Address, generator.TemplateCall(&one)+".")
 		}) {
 			continue

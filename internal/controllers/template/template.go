@@ -273,7 +273,7 @@ func request(pt *v1alpha1.ProxmoxTemplate, snapshot *topology.Snapshot, states [
 	for i := range states {
 		at := states[i].Template.Host
 		inRegion := func(host topology.Host) bool { return host.Region == at.Region }
-		if snapshot.Host(at) == nil && slices.ContainsFunc(snapshot.Hosts, inRegion) && !slices.Contains(request.Gone, at) {
+		if host := snapshot.Host(at); (host == nil || host.Absent) && slices.ContainsFunc(snapshot.Hosts, inRegion) && !slices.Contains(request.Gone, at) {
 			request.Gone = append(request.Gone, at)
 		}
 	}
