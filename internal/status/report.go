@@ -142,6 +142,14 @@ func (r *Report) addProblems(snapshot *topology.Snapshot) {
 			problems = append(problems, doctor.Finding{Where: name, What: fmt.Sprintf(state.fix, objects)})
 		}
 	}
+	for i := range r.VMs {
+		if vm := &r.VMs[i]; vm.State == VMUnknown && snapshot.Left(vm.Host) {
+			problems = append(problems, doctor.Finding{
+				Where: vm.Name,
+				What:  "its host left the Proxmox cluster: if the host is lost for good, delete the NodeClaim, or run numaform remove",
+			})
+		}
+	}
 	r.Problems = append(r.Problems, problems.Lines()...)
 	if len(r.Unfinished) > 0 {
 		var hosts []string

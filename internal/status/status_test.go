@@ -1,6 +1,7 @@
 package status_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -71,5 +72,23 @@ func TestStates(t *testing.T) {
 	}
 	if len(r.Hosts) != 4 || r.Hosts[2].State != status.HostOffline {
 		t.Errorf("hosts: %+v", r.Hosts)
+	}
+}
+
+// TestHostLeft checks that VMs of a host that left the Proxmox cluster are reported, with the
+// way to remove them, but not if the cluster has no quorum.
+func TestHostLeft(t *testing.T) {
+	t.Parallel()
+	current := &fleet.Fleet{VMs: []fleet.VM{{Name: "workers-2000", VMID: 2000, Placement: fleet.Placement{Host: topology.HostID{Region: "a", Host: "pve1"}}}}}
+	for _, quorate := range []bool{true, false} {
+		snapshot := &topology.Snapshot{
+			Regions: []topology.Region{{Name: "a", Quorate: quorate}},
+			Hosts:   []topology.Host{{Region: "a", Name: "pve2", Online: true}},
+		}
+		r := status.New("prod", current, snapshot, nil)
+		reported := strings.Contains(strings.Join(r.Problems, "\n"), "workers-2000: its host left the Proxmox cluster")
+		if reported != quorate || r.VMs[0].State != status.VMUnknown {
+			t.Errorf("quorum %t: problems %q, state %s", quorate, r.Problems, r.VMs[0].State)
+		}
 	}
 }
