@@ -47,8 +47,9 @@ type Result struct {
 	// Unstarted are the VMs to wake that neither this change nor an earlier one has started;
 	// set if Err is set because the plan could not be applied.
 	Unstarted []fleet.Key
-	// templates is set if the plan was for the host's templates.
-	templates bool
+	// templates is set if the plan was for the host's templates, and left if the host left its
+	// Proxmox cluster, so that its other VMs were not looked for.
+	templates, left bool
 }
 
 // String returns the result in one line.
@@ -266,12 +267,14 @@ func (s *Scaler) finish(ctx context.Context, b *begun, ended func(Result)) (resu
 			plan := &b.plans[i]
 			result := Result{
 				Host: plan.Host, Created: plan.Intent.Create, Imported: plan.Intent.Import, Deleted: plan.Intent.Delete, Updated: plan.Intent.Update,
-				Woken: plan.Intent.Wake, Later: b.change.updatesLeft(plan), templates: plan.templates != nil,
+				Woken: plan.Intent.Wake, Later: b.change.updatesLeft(plan), templates: plan.templates != nil, left: plan.left,
 			}
 			started := s.config.Clock.Now()
 			switch {
 			case plan.Err != nil:
 				result.Err = plan.Err
+			case plan.left:
+				result.Outside, result.Err = s.forgetLeft(ctx, b.change, plan)
 			case plan.Changes():
 				result.PlanSHA256 = plan.Plan.SHA256
 				ctx, span := tracing.Start(ctx, tracing.SpanApply)

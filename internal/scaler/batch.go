@@ -238,6 +238,9 @@ func (w *Writer) addRequests(b *batch, undrained map[fleet.Key]error) {
 			// The next change handles a removal that was requested while the cluster was
 			// queried.
 			reason, known := undrained[key]
+			if known && reason == nil && change.excludesRemoval(&m.VM) {
+				continue // the next change removes it
+			}
 			if known && reason == nil {
 				b.remove(key)
 			} else if known {
@@ -624,7 +627,9 @@ func (w *Writer) hostApplied(ctx context.Context, b *batch, id string, result Re
 	delete(w.changing, result.Host)
 	w.delayNext(b, &result)
 	for key, m := range w.members {
-		if m.VM.Host == result.Host {
+		// A host that left has none of its VMs, but those without a request stay as they are.
+		stays := result.left && !slices.Contains(b.removes, key)
+		if m.VM.Host == result.Host && !stays {
 			guest, ours := guests.of(&m.VM)
 			complete := ours && guest.host == result.Host && !hasKey(conflict.VMs, key) && m.complete(guest)
 			// Without the hash of a plan, nothing was applied.

@@ -135,13 +135,15 @@ func driftHosts(change *Change) []topology.HostID {
 		hosts = append(hosts, guest.host)
 	}
 	slices.SortFunc(hosts, topology.HostID.Compare)
-	return slices.Compact(hosts)
+	return slices.DeleteFunc(slices.Compact(hosts), change.abandoned)
 }
 
 // driftOf compares the VMs of one host.
 func (s *Scaler) driftOf(ctx context.Context, change *Change, at places, host topology.HostID) RootDrift {
 	found := RootDrift{Host: host}
-	if problem := problemOf(change.Snapshot.Host(host)); problem != "" {
+	if change.Snapshot.Left(host) {
+		found.Err = &HostDownError{Host: host, Problem: change.leftProblem(host, change.index()), Left: true}
+	} else if problem := problemOf(change.Snapshot.Host(host)); problem != "" {
 		found.Err = &HostDownError{Host: host, Problem: problem}
 	}
 	c := newComparison(change)
@@ -339,6 +341,9 @@ func (c *comparison) classify(vm fleet.VM) VMDrift {
 	switch {
 	case !exists && (region.HidesGuests || !region.Quorate):
 		found.unknown("Proxmox does not list it, but currently does not show all guests: check again when it does")
+	case !exists && c.snapshot.Left(vm.Host):
+		found.Class = DriftVanished
+		found.Advice = fmt.Sprintf("its host left the Proxmox cluster, so it is not created again: delete its NodeClaim, or run `numaform remove %s`, which removes its file", vm.Name)
 	case !exists:
 		found.Class = DriftVanished
 		found.Advice = fmt.Sprintf("without a controller, the next apply creates it again; a controller removes its file instead, and its pods get another node; to remove its file yourself, run `numaform remove %s`", vm.Name)

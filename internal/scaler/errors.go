@@ -150,9 +150,14 @@ func (e *OutsideStateError) Error() string {
 type HostDownError struct {
 	Host    topology.HostID
 	Problem string
+	// Left is set if the host left its Proxmox cluster. Problem then says what to do.
+	Left bool
 }
 
 func (e *HostDownError) Error() string {
+	if e.Left {
+		return fmt.Sprintf("host %s cannot be used: %s", e.Host, e.Problem)
+	}
 	return fmt.Sprintf("host %s cannot be used: %s: try again when it is back", e.Host, e.Problem)
 }
 

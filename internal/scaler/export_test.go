@@ -494,3 +494,15 @@ func (w *Writer) ApplyCreates(ctx context.Context, host topology.HostID, err err
 // Restoring sets the function that is called before each step of a restore, and ends the
 // restore if it returns an error.
 func (s *Scaler) Restoring(f func(step string) error) { s.restoring = f }
+
+// Forgets reports whether a change only forgets the VMs that it removes from a host.
+func (s *Scaler) Forgets(ctx context.Context, change *Change, host topology.HostID) bool {
+	v, err := s.viewHost(ctx, change, host, false)
+	return err == nil && v.left
+}
+
+// OfHostThatLeft returns the result as of a host that left its Proxmox cluster.
+func (r Result) OfHostThatLeft() Result {
+	r.left = true
+	return r
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -104,6 +105,9 @@ func logBegun(ctx context.Context, b *begun) context.Context {
 
 // logApplied logs the end of the apply on a host, unless nothing was applied there.
 func logApplied(ctx context.Context, result *Result) {
+	if result.left && result.Err == nil {
+		log.FromContext(ctx).Info("ended the work on a host that left its Proxmox cluster", logkey.Host, result.Host.String(), logkey.Reason, strings.Join(result.Outside, "; "))
+	}
 	if result.PlanSHA256 == "" {
 		return
 	}

@@ -68,6 +68,8 @@ type RootPlan struct {
 	dry bool
 	// templates is the change of the host's templates that the plan is for, or nil.
 	templates *templateChange
+	// left is set if the host left its Proxmox cluster: see planLeft.
+	left bool
 }
 
 // Changes reports whether the plan changes anything, including the state.
@@ -173,7 +175,7 @@ func (s *Scaler) planEach(ctx context.Context, change *Change, at places, more [
 		hosts = slices.Concat(touched, change.unfinished(), more)
 	}
 	slices.SortFunc(hosts, topology.HostID.Compare)
-	hosts = slices.Compact(hosts)
+	hosts = slices.DeleteFunc(slices.Compact(hosts), func(host topology.HostID) bool { return !slices.Contains(touched, host) && change.abandoned(host) })
 
 	plans := make([]RootPlan, len(hosts))
 	var done atomic.Int32
@@ -241,9 +243,13 @@ func (s *Scaler) planHost(ctx context.Context, change *Change, plan *RootPlan, a
 
 	// Read the guests again if more than a create may be necessary.
 	touching := len(on(change.Removed, plan.Host))+len(on(change.Updated, plan.Host))+len(on(change.Rested, plan.Host)) > 0
-	v, err := s.viewHost(ctx, change, plan.Host, whole || touching)
+	v, err := s.viewHost(ctx, change, plan.Host, whole || touching || change.Snapshot.Left(plan.Host))
 	if err != nil {
 		return err
+	}
+	if v.left {
+		s.planLeft(ctx, plan, v)
+		return nil
 	}
 	v.interrupted = v.interrupted || recovery.Crashed
 	if _, err := s.followMoved(ctx, plan, v); err != nil {

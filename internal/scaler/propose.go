@@ -132,8 +132,8 @@ func (c *Change) index() guestIndex { return indexGuests(c.Snapshot, c.After.Clu
 
 // Warnings describes guests that need a person's attention: VMs of the fleet whose
 // description lost the marker, VMs with our marker that have no file, clones of VMs that have
-// their marker, clones that remained locked and whose VMs got other VMIDs, and VMs whose
-// update in place is unfinished.
+// their marker, clones that remained locked and whose VMs got other VMIDs, VMs whose
+// update in place is unfinished, and VMs whose host left its Proxmox cluster.
 func (c *Change) Warnings() []string {
 	var warnings []string
 	index := c.index()
@@ -172,6 +172,7 @@ func (c *Change) Warnings() []string {
 				"inspect it, then destroy it: qm unlock %d && qm destroy %d --purge", vm.VMID, guest.host, guest.Lock, vm.Name, vm.VMID, vm.VMID))
 		}
 	}
+	warnings = append(warnings, c.leftWarnings()...)
 	slices.Sort(warnings)
 	return warnings
 }
@@ -248,13 +249,14 @@ func (c *Change) unfinished() []topology.HostID {
 }
 
 // differing returns the hosts where a desired VM that is not to be removed does not exist, or a
-// guest with our marker has no file, except busy and quiet hosts.
+// guest with our marker has no file, except busy and quiet hosts, and hosts that left their
+// Proxmox cluster, where nothing can be created.
 func (c *Change) differing() []topology.HostID {
 	var hosts []topology.HostID
 	index := c.index()
 	for i := range c.Before.VMs {
 		vm := &c.Before.VMs[i]
-		if _, exists := index.with(vm); !exists && !c.leaving[vm.Key] {
+		if _, exists := index.with(vm); !exists && !c.leaving[vm.Key] && !c.Snapshot.Left(vm.Host) {
 			hosts = append(hosts, vm.Host)
 		}
 	}
@@ -285,10 +287,13 @@ func (s *Scaler) Propose(
 // AddVMs assigns each request a VMID, a name and a key, and renders the fleet with them.
 // It does not assign VMIDs that are in taken or that guests in the snapshot have. Desired
 // VMs that do not exist and whose VMID another guest has taken are replaced by VMs with
-// other VMIDs, names and keys, unless they are adopted: numaform cannot create them.
+// other VMIDs, names and keys, unless they are adopted, or their host left its Proxmox cluster:
+// numaform cannot create them.
 func (s *Scaler) AddVMs(ctx context.Context, change *Change, requests []Request, taken map[topology.RegionName][]fleet.VMID) error {
 	requests = slices.Clone(requests)
-	change.Renumbered = slices.DeleteFunc(change.index().reused(change.After.VMs), func(vm fleet.VM) bool { return vm.Adopted() })
+	change.Renumbered = slices.DeleteFunc(change.index().reused(change.After.VMs), func(vm fleet.VM) bool {
+		return vm.Adopted() || change.Snapshot.Left(vm.Host)
+	})
 	for _, vm := range change.Renumbered {
 		change.After.VMs = slices.DeleteFunc(change.After.VMs, func(other fleet.VM) bool { return other.Key == vm.Key })
 		requests = append(requests, Request{Spec: vm.Spec, Placement: vm.Placement, Standby: vm.Standby, Reserve: vm.Reserve})

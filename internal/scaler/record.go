@@ -149,7 +149,7 @@ func (c *Change) opens(id string, plans []RootPlan) []audit.Open {
 		}
 		entry, unfinished := open[plan.Host]
 		entry.Later = c.updatesLeft(plan)
-		if failed := plan.Touched && plan.Err != nil; !failed && !plan.Changes() {
+		if !plan.unfinished() {
 			if unfinished {
 				open[plan.Host] = entry
 			}
@@ -182,10 +182,16 @@ func (c *Change) opens(id string, plans []RootPlan) []audit.Open {
 	return slices.SortedFunc(maps.Values(open), func(a, b audit.Open) int { return topology.HostID.Compare(a.Host, b.Host) })
 }
 
+// unfinished reports whether work on the host is unfinished from the beginning of the change to
+// its end, or, if the host could not be planned, to the end of a later change.
+func (p *RootPlan) unfinished() bool {
+	return p.Touched && p.Err != nil || p.left || p.Changes()
+}
+
 // updatesLeft returns the VMs of earlier changes whose updates in place are still unfinished
 // when the plan has been applied.
 func (c *Change) updatesLeft(plan *RootPlan) []fleet.Key {
-	if plan.templates != nil {
+	if plan.templates != nil || plan.left {
 		return nil
 	}
 	var left []fleet.Key

@@ -53,6 +53,8 @@ type hostView struct {
 	blocked map[string]string
 	// gone marks the VMs in removed whose Node does not exist, by address.
 	gone map[string]bool
+	// left is set if the host left its Proxmox cluster: the VMs in removed do not exist.
+	left bool
 }
 
 // viewHost returns the view of a host, or a HostDownError if the host cannot be used now.
@@ -67,7 +69,12 @@ func (s *Scaler) viewHost(ctx context.Context, change *Change, id topology.HostI
 		}
 	}
 	host := snapshot.Host(id)
-	if problem := problemOf(host); problem != "" && !change.onlyMovedAway(id) {
+	index := indexGuests(snapshot, change.After.ClusterID)
+	left := snapshot.Left(id) && change.onlyForgets(id, index)
+	if problem := problemOf(host); problem != "" && !left && !change.onlyMovedAway(id) {
+		if snapshot.Left(id) {
+			return nil, &HostDownError{Host: id, Problem: change.leftProblem(id, index), Left: true}
+		}
 		return nil, &HostDownError{Host: id, Problem: problem}
 	}
 	region := regionOf(snapshot, id.Region)
@@ -76,7 +83,7 @@ func (s *Scaler) viewHost(ctx context.Context, change *Change, id topology.HostI
 	}
 
 	v := &hostView{
-		guestIndex: indexGuests(snapshot, change.After.ClusterID), change: change, id: id, host: host, snapshot: snapshot, complete: !region.HidesGuests,
+		guestIndex: index, left: left, change: change, id: id, host: host, snapshot: snapshot, complete: !region.HidesGuests,
 		vms: byAddress(change.After.VMs, id), added: byAddress(change.Added, id),
 		removed: byAddress(change.Removed, id), updated: byAddress(change.Updated, id),
 		woken: byAddress(change.Woken, id), retried: map[string]fleet.VM{},
