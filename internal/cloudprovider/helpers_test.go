@@ -203,6 +203,7 @@ func newClient(t *testing.T, manifests []string) client.Client {
 		WithStatusSubresource(&karpv1.NodeClaim{}, &karpv1alpha1.NodeOverlay{}).
 		WithIndex(&corev1.Pod{}, "spec.nodeName", func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} }).
 		WithIndex(&corev1.Node{}, "spec.providerID", func(o client.Object) []string { return []string{o.(*corev1.Node).Spec.ProviderID} }).
+		WithIndex(&karpv1.NodeClaim{}, scheduling.FieldKeyOfUID, func(o client.Object) []string { return []string{scheduling.IndexKeyOfUID(o)} }).
 		WithIndex(&karpv1.NodeClaim{}, "status.providerID", func(o client.Object) []string { return []string{o.(*karpv1.NodeClaim).Status.ProviderID} }).
 		Build()
 }

@@ -26,6 +26,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/operator/options"
 
 	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/internal/scheduling"
 )
 
 // newManager returns a manager with the kinds, the cache and the indexes that Karpenter's
@@ -85,6 +86,7 @@ func addIndexes(ctx context.Context, m manager.Manager) error {
 		{&corev1.Pod{}, "spec.nodeName", func(o client.Object) string { return o.(*corev1.Pod).Spec.NodeName }},
 		{&corev1.Node{}, "spec.providerID", func(o client.Object) string { return o.(*corev1.Node).Spec.ProviderID }},
 		{&storagev1.VolumeAttachment{}, "spec.nodeName", func(o client.Object) string { return o.(*storagev1.VolumeAttachment).Spec.NodeName }},
+		{&karpv1.NodeClaim{}, scheduling.FieldKeyOfUID, scheduling.IndexKeyOfUID},
 		{&karpv1.NodeClaim{}, "status.providerID", func(o client.Object) string { return o.(*karpv1.NodeClaim).Status.ProviderID }},
 	}
 	for name, part := range map[string]func(*karpv1.NodeClassReference) string{

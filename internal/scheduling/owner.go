@@ -34,25 +34,27 @@ func ClaimName(vm *fleet.VM) string {
 	return vm.Name
 }
 
+// FieldKeyOfUID is the index of NodeClaims by the key that is derived from their UID. The cache
+// that Owns reads needs it, with IndexKeyOfUID.
+const FieldKeyOfUID = "metadata.uid.key"
+
+// IndexKeyOfUID returns the value of FieldKeyOfUID for a NodeClaim.
+func IndexKeyOfUID(claim client.Object) string { return string(KeyOf(claim.GetUID())) }
+
 // Owns reports whether a NodeClaim is the claim of a VM. A VM that was created for a NodeClaim of
-// the cluster belongs to no other. reader lists the NodeClaims and is best a cache.
-func Owns(ctx context.Context, reader client.Reader, claim *karpv1.NodeClaim, vm *fleet.VM) (bool, error) {
+// the cluster belongs to no other.
+func Owns(ctx context.Context, cache client.Reader, claim *karpv1.NodeClaim, vm *fleet.VM) (bool, error) {
 	switch {
 	case KeyOf(claim.UID) == vm.Key:
 		return true, nil
 	case !names(claim, vm):
 		return false, nil
 	}
-	all := &karpv1.NodeClaimList{}
-	if err := reader.List(ctx, all, client.UnsafeDisableDeepCopy); err != nil {
+	others := &karpv1.NodeClaimList{}
+	if err := cache.List(ctx, others, client.MatchingFields{FieldKeyOfUID: string(vm.Key)}, client.UnsafeDisableDeepCopy); err != nil {
 		return false, fmt.Errorf("finding the NodeClaim of vm %s: listing NodeClaims: %w", vm.Name, err)
 	}
-	for i := range all.Items {
-		if KeyOf(all.Items[i].UID) == vm.Key {
-			return false, nil
-		}
-	}
-	return true, nil
+	return len(others.Items) == 0, nil
 }
 
 // OwnClaims returns the claims of VMs among the cluster's NodeClaims, by key. find returns the

@@ -87,8 +87,13 @@ func TestOwnClaims(t *testing.T) {
 // claimsOf reads NodeClaims.
 type claimsOf []karpv1.NodeClaim
 
-func (c claimsOf) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
-	list.(*karpv1.NodeClaimList).Items = c
+func (c claimsOf) List(_ context.Context, list client.ObjectList, options ...client.ListOption) error {
+	all := (&client.ListOptions{}).ApplyOptions(options)
+	for i := range c {
+		if key, exact := all.FieldSelector.RequiresExactMatch(scheduling.FieldKeyOfUID); exact && scheduling.IndexKeyOfUID(&c[i]) == key {
+			list.(*karpv1.NodeClaimList).Items = append(list.(*karpv1.NodeClaimList).Items, c[i])
+		}
+	}
 	return nil
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/numaform/numaform/internal/controllers/seed"
 	"github.com/numaform/numaform/internal/jointoken"
 	"github.com/numaform/numaform/internal/pvesim"
+	"github.com/numaform/numaform/internal/scheduling"
 )
 
 // attached returns a running VM with its seed, its claim, and the request for which its
@@ -299,6 +300,12 @@ func TestControllersOnAManager(t *testing.T) {
 	w := newWorld(t)
 	manager, err := controllerruntime.NewManager(w.cluster.Config, controllerruntime.Options{
 		Scheme: scheme.Scheme, Metrics: server.Options{BindAddress: "0"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = manager.GetFieldIndexer().IndexField(t.Context(), &karpv1.NodeClaim{}, scheduling.FieldKeyOfUID, func(o client.Object) []string {
+		return []string{scheduling.IndexKeyOfUID(o)}
 	})
 	if err != nil {
 		t.Fatal(err)

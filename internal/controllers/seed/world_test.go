@@ -119,6 +119,21 @@ type world struct {
 	recorded []string
 }
 
+// indexed is a client with the index of NodeClaims that the manager's cache has.
+type indexed struct{ client.Client }
+
+func (c indexed) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+	all := (&client.ListOptions{}).ApplyOptions(options)
+	claims, ok := list.(*karpv1.NodeClaimList)
+	if !ok || all.FieldSelector == nil {
+		return c.Client.List(ctx, list, options...)
+	}
+	key, _ := all.FieldSelector.RequiresExactMatch(scheduling.FieldKeyOfUID)
+	err := c.Client.List(ctx, claims)
+	claims.Items = slices.DeleteFunc(claims.Items, func(claim karpv1.NodeClaim) bool { return scheduling.IndexKeyOfUID(&claim) != key })
+	return err
+}
+
 func newWorld(t *testing.T, change ...func(*seed.Config)) *world {
 	t.Helper()
 	cluster := plane.Cluster(t)
@@ -131,7 +146,7 @@ func newWorld(t *testing.T, change ...func(*seed.Config)) *world {
 	w.config = seed.Config{
 		ClusterID: clusterID,
 		Cluster: seed.Cluster{
-			Client: w.client, Live: w.client, REST: w.cluster.Config, Namespace: namespace, Account: account,
+			Client: indexed{w.client}, Live: w.client, REST: w.cluster.Config, Namespace: namespace, Account: account,
 			Version: func() (string, error) { return version, nil },
 		},
 		Regions:  map[topology.RegionName]seed.Region{testenv.Region: {Proxmox: w.api, VMIDs: fleet.VMIDRange{Lower: 2000, Upper: 2999}, Stop: time.Second, Upload: time.Minute}},
