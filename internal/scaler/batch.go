@@ -124,6 +124,10 @@ const vanishedAfter = 30 * time.Second
 // or two, and they are cloned while the other hosts are planned.
 const partSize = 32
 
+// firstPartSize is partSize for the first part of a burst on many hosts: its clones begin sooner.
+// It has a host for each core, because a plan of a few VMs uses one core.
+const firstPartSize = partSize / 4
+
 // laterHosts reports, for each host with reserved VMs, whether they wait for the next
 // change because this one has enough VMs.
 func (w *Writer) laterHosts(from *reading, now time.Time) map[topology.HostID]bool {
@@ -133,11 +137,17 @@ func (w *Writer) laterHosts(from *reading, now time.Time) map[topology.HostID]bo
 			waiting[m.VM.Host]++
 		}
 	}
+	total := 0
+	for _, n := range waiting {
+		total += n
+	}
+	first := w.applying == 0 && total > 2*partSize
 	later := map[topology.HostID]bool{}
 	vms := 0
 	hosts := max(1, runtime.GOMAXPROCS(0)/2)
 	for i, host := range slices.SortedFunc(maps.Keys(waiting), topology.HostID.Compare) {
-		later[host] = !w.whole && i >= hosts && vms >= partSize
+		enough := i >= hosts && vms >= partSize || first && i >= 2*hosts && vms >= firstPartSize
+		later[host] = !w.whole && enough
 		vms += waiting[host]
 	}
 	return later

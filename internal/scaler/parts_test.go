@@ -20,7 +20,7 @@ import (
 )
 
 // TestBurstHasParts reserves VMs on many hosts: a change takes a host for two cores, and more
-// hosts until it has 32 VMs.
+// hosts until it has 32 VMs, or 8 if it is the first part of a large burst.
 func TestBurstHasParts(t *testing.T) {
 	t.Parallel()
 	few := max(1, runtime.GOMAXPROCS(0)/2)
@@ -30,6 +30,7 @@ func TestBurstHasParts(t *testing.T) {
 		"just fewer":         {few + 2, 31, max(few, 2)},
 		"small":              {few + 3, 1, few + 3},
 		"enough on the last": {few + 32, 1, max(few, 32)},
+		"many hosts":         {few + 100, 2, max(2*few, 4)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
