@@ -9,6 +9,7 @@ import (
 
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/controllers/garbage"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/topology"
 )
@@ -147,4 +148,28 @@ func TestSilentProxmoxEndsNoClaim(t *testing.T) {
 		w.after(time.Hour)
 	}
 	w.wantFate(vm.Name, "there")
+}
+
+// TestLargeFleetsAreReadLessOften checks that the passes of a large fleet have longer intervals,
+// except the pass that handles failures.
+func TestLargeFleetsAreReadLessOften(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for i := range 5000 {
+		w.writer.states = append(w.writer.states, scaler.VMState{VM: newVM(fleet.VMID(2000 + i)), Phase: scaler.PhaseMade})
+	}
+	w.writer.states[0].Phase, w.writer.states[0].Err = scaler.PhaseFailed, errors.New("no space left")
+	want := map[string]time.Duration{
+		"garbage.nodeclaims": 25 * time.Second, "garbage.reservations": 25 * time.Second, "garbage.joins": 25 * time.Second,
+		"garbage.nodes": 30 * time.Second, "garbage.orphans": 30 * time.Second, "garbage.failures": 2 * time.Second,
+	}
+	for _, c := range w.collector.Controllers() {
+		c, ok := c.(*garbage.Controller)
+		if !ok {
+			t.Fatalf("another controller: %T", c)
+		}
+		if result, err := c.Reconcile(t.Context()); err != nil || result.RequeueAfter != want[c.Name()] {
+			t.Errorf("%s looks again after %s (%v), want %s", c.Name(), result.RequeueAfter, err, want[c.Name()])
+		}
+	}
 }

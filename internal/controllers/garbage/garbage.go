@@ -40,6 +40,9 @@ const (
 	nodeGrace = 5 * time.Minute
 	// period is the interval between passes.
 	period = 10 * time.Second
+	// perVM lengthens the intervals of large fleets, because each pass reads all VMs, NodeClaims
+	// and Nodes: from 2,000 VMs, they are longer than period.
+	perVM = 5 * time.Millisecond
 	// failuresPeriod is the interval for failed VMs, because their pods wait to be
 	// scheduled again.
 	failuresPeriod = 2 * time.Second
@@ -172,6 +175,9 @@ func (c *Controller) Reconcile(ctx context.Context) (reconciler.Result, error) {
 	}
 	if err := c.pass.run(ctx, v); err != nil {
 		return reconciler.Result{}, err
+	}
+	if again.RequeueAfter >= period { // shorter intervals are for failures
+		again.RequeueAfter = max(again.RequeueAfter, time.Duration(len(states))*perVM)
 	}
 	return again, nil
 }

@@ -52,8 +52,12 @@ type InPlace struct{ config InPlaceConfig }
 // NewInPlace returns a controller. It does nothing before its manager starts it.
 func NewInPlace(config InPlaceConfig) *InPlace { return &InPlace{config: config} }
 
-// inPlaceEvery is the interval between comparisons of classes and VMs.
-const inPlaceEvery = 5 * time.Second
+const (
+	// inPlaceEvery is the interval between comparisons of classes and VMs, and inPlacePerVM its
+	// minimum for each VM.
+	inPlaceEvery = 5 * time.Second
+	inPlacePerVM = 5 * time.Millisecond
+)
 
 // Name returns the controller's name.
 func (c *InPlace) Name() string { return "nodeclass.inplace" }
@@ -81,7 +85,7 @@ func (c *InPlace) Reconcile(ctx context.Context) (reconciler.Result, error) {
 			c.update(ctx, nc, states)
 		}
 	}
-	return reconciler.Result{RequeueAfter: inPlaceEvery}, nil
+	return reconciler.Result{RequeueAfter: max(inPlaceEvery, time.Duration(len(states))*inPlacePerVM)}, nil
 }
 
 // validated reports whether the class's current generation was validated and is valid, so
