@@ -163,12 +163,8 @@ func (j *Joiner) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (reconc
 	if vm == nil {
 		return reconcile.Result{}, nil
 	}
-	class := &v1alpha1.ProxmoxNodeClass{}
-	err = j.seeder.config.Cluster.Client.Get(ctx, client.ObjectKey{Name: vm.NodeClass}, class)
-	if err != nil || !class.ByAgent() {
-		return reconcile.Result{}, client.IgnoreNotFound(err)
-	}
-	if own, err := j.seeder.owns(ctx, claim, vm); err != nil || !own {
+	class, err := j.agentClass(ctx, claim, vm)
+	if err != nil || class == nil {
 		return reconcile.Result{}, err
 	}
 	responds, err := j.responds(ctx, claim, vm, now)
@@ -176,6 +172,20 @@ func (j *Joiner) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (reconc
 		return reconcile.Result{RequeueAfter: joinPoll}, err
 	}
 	return j.run(ctx, &guest{vm: vm, claim: claim}, class, joining{state: JoinRunning, try: at.try + 1, since: now})
+}
+
+// agentClass returns the class of a VM that joins by a command of the guest agent, or nil if it
+// joins in another way, or if the claim is not the VM's.
+func (j *Joiner) agentClass(ctx context.Context, claim *karpv1.NodeClaim, vm *fleet.VM) (*v1alpha1.ProxmoxNodeClass, error) {
+	class := &v1alpha1.ProxmoxNodeClass{}
+	err := j.seeder.config.Cluster.Client.Get(ctx, client.ObjectKey{Name: vm.NodeClass}, class)
+	if err != nil || !class.ByAgent() {
+		return nil, client.IgnoreNotFound(err)
+	}
+	if own, err := j.seeder.owns(ctx, claim, vm); err != nil || !own {
+		return nil, err
+	}
+	return class, nil
 }
 
 // expire deletes the unused tokens of a claim whose command does not run again, once
