@@ -9,7 +9,7 @@ import (
 )
 
 // A store finds the recent part of its history by times that anyone with write access can set,
-// such as those of commits. A commit or record with an old time could therefore hide what is
+// such as those of commits. So a commit or record with an old time could hide what is
 // behind it. The numbers of records in the installation's logs show that: a read is complete if
 // they have no gap, and begin with a record from before the window.
 
@@ -17,6 +17,9 @@ import (
 // zero duration means all of it. Outcomes that are written within the first one are of changes
 // that are read, too; the second one usually contains a change before the window.
 var margins = [...]time.Duration{time.Hour, 30 * 24 * time.Hour, 0}
+
+// remembered is how long before the window of the last read the changes of a log are remembered.
+const remembered = 30 * 24 * time.Hour
 
 // known is what this process has read of a log.
 type known struct {
@@ -101,6 +104,10 @@ func (s *Sealed) complete(list []audit.Entry, since time.Time, all bool) bool {
 		if before == nil || since.Before(before.since) {
 			before = &known{since: since, changes: map[int64]time.Time{}}
 			s.read[id] = before
+		}
+		if oldest := since.Add(-remembered); !since.IsZero() && before.since.Before(oldest) {
+			before.since = oldest
+			maps.DeleteFunc(before.changes, func(_ int64, at time.Time) bool { return at.Before(oldest) })
 		}
 		for number, at := range of.changes {
 			if !at.Before(before.since) {

@@ -176,7 +176,15 @@ func TestHistoryIsReadInPart(t *testing.T) {
 	change(writer, 100*day+3, true)
 	want("one more change", s, counted, 100*day+4, 1, 0)
 
-	name := filepath.Join(dir, "history", changed(100*day+3).ID+".json")
+	change(writer, 200*day, true)
+	want("much later", s, counted, 200*day+1, 1, 0)
+	if known := s.KnownChanges(); known != 1 {
+		t.Errorf("%d changes are remembered, want the last one", known)
+	}
+	change(writer, 200*day+3, true)
+	want("one more change", s, counted, 200*day+4, 1, 0)
+
+	name := filepath.Join(dir, "history", changed(200*day+3).ID+".json")
 	content, err := os.ReadFile(name)
 	if err == nil {
 		err = os.Remove(name)
@@ -184,10 +192,10 @@ func TestHistoryIsReadInPart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want("a known change is missing", s, counted, 100*day+5, 2, 1)
-	want("it is still missing", s, counted, 100*day+5, 1, 0)
+	want("a known change is missing", s, counted, 200*day+5, 2, 1)
+	want("it is still missing", s, counted, 200*day+5, 1, 0)
 	if err := os.WriteFile(name, content, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	want("it exists again", s, counted, 100*day+6, 1, 0)
+	want("it exists again", s, counted, 200*day+6, 1, 0)
 }

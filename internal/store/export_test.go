@@ -100,3 +100,11 @@ func (c *Census) Record(name string, size int64) string { return c.count(name, r
 func Refused(name string) error {
 	return (&repository{Git: &Git{config: GitConfig{Branch: "main", Remote: "r"}}}).refused(name, "is wrong")
 }
+
+// KnownChanges returns how many changes of all logs are remembered.
+func (s *Sealed) KnownChanges() (n int) {
+	for _, log := range s.read {
+		n += len(log.changes)
+	}
+	return n
+}
