@@ -20,6 +20,7 @@ func TestLeft(t *testing.T) {
 		"a member":                 {change: func(s *topology.Snapshot) { s.Hosts[0].Absent, s.Hosts[0].Online = false, true }},
 		"offline":                  {change: func(s *topology.Snapshot) { s.Hosts[0].Absent, s.Hosts[0].Problem = false, "is offline" }},
 		"its guests are listed":    {change: func(s *topology.Snapshot) { s.Hosts[0].Guests = []topology.Guest{{VMID: 100}} }},
+		"only the host itself":     {change: func(s *topology.Snapshot) { s.Regions[0].Clustered = false }},
 		"no quorum":                {change: func(s *topology.Snapshot) { s.Regions[0].Quorate = false }},
 		"hidden or unread":         {change: func(s *topology.Snapshot) { s.Regions[0].HidesGuests = true }},
 		"another region":           {change: func(s *topology.Snapshot) { s.Regions[0].Name, s.Hosts[1].Region = "office", "office" }},
@@ -31,7 +32,7 @@ func TestLeft(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			snapshot := &topology.Snapshot{
-				Regions: []topology.Region{{Name: "lab", Quorate: true}},
+				Regions: []topology.Region{{Name: "lab", Quorate: true, Clustered: true}},
 				Hosts:   []topology.Host{{Region: "lab", Name: "pve-1", Absent: true}, {Region: "lab", Name: "pve-2", Online: true}},
 			}
 			if test.change != nil {

@@ -60,6 +60,9 @@ type Region struct {
 	// Quorate is false if the cluster has lost its quorum. Nothing may be written until it
 	// has quorum again.
 	Quorate bool `json:"quorate"`
+	// Clustered is true if Proxmox listed several members of a cluster. A host without a cluster,
+	// and a member whose cluster file system does not respond, list only themselves.
+	Clustered bool `json:"clustered,omitempty"`
 	// HidesGuests is true if the credential cannot list all guests, so a VMID that is not
 	// listed may be in use.
 	HidesGuests bool `json:"hides_guests,omitempty"`
@@ -373,7 +376,7 @@ func (s *Snapshot) Host(id HostID) *Host {
 // completely, and has neither the host nor the configuration of guests on it. A host that is only
 // down has not left.
 func (s *Snapshot) Left(id HostID) bool {
-	reliable := slices.ContainsFunc(s.Regions, func(r Region) bool { return r.Name == id.Region && r.Quorate && !r.HidesGuests })
+	reliable := slices.ContainsFunc(s.Regions, func(r Region) bool { return r.Name == id.Region && r.Clustered && r.Quorate && !r.HidesGuests })
 	if host := s.Host(id); !reliable || host != nil && (!host.Absent || len(host.Guests) > 0) {
 		return false
 	}

@@ -126,7 +126,7 @@ func (c *Client) readMembers(ctx context.Context, region *regionRead) error {
 	for _, m := range members {
 		switch m.Type {
 		case "cluster":
-			region.Quorate = m.Quorate != 0
+			region.Quorate, region.Clustered = m.Quorate != 0, true
 		case "node":
 			region.online[topology.HostName(m.Name)] = m.Online != 0
 		}

@@ -322,3 +322,31 @@ func TestRefreshOfAbsentHost(t *testing.T) {
 		t.Errorf("no host was read, so only the version is the old one: %+v", region)
 	}
 }
+
+// TestMemberThatListsOnlyItself reads a member whose cluster file system does not respond: it
+// answers like a host without a cluster, and lists neither the other members nor their guests.
+// None of them has left the cluster.
+func TestMemberThatListsOnlyItself(t *testing.T) {
+	t.Parallel()
+	other := topology.HostID{Region: "r1", Host: "pve-3"}
+	for name, test := range map[string]struct {
+		members []any
+		want    bool
+	}{
+		"the cluster without the host": {[]any{map[string]any{"type": "cluster", "name": "lab", "quorate": 1}, node("pve-1", 1), node("pve-2", 0)}, true},
+		"only the member itself":       {[]any{node("pve-1", 1)}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := newCanned(t)
+			server.cluster(test.members)
+			snapshot, err := newClient(t, server.config()).Snapshot(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := snapshot.Regions[0].Clustered; got != test.want || !test.want && snapshot.Left(other) {
+				t.Errorf("clustered: %t, want %t; %s left: %t", got, test.want, other, snapshot.Left(other))
+			}
+		})
+	}
+}

@@ -63,7 +63,7 @@ func stranger(id fleet.VMID) topology.Guest {
 
 // snapshot returns a Proxmox cluster of pve-1, with the guests, and pve-2.
 func snapshot(guests ...topology.Guest) *topology.Snapshot {
-	s := &topology.Snapshot{Regions: []topology.Region{{Name: "lab", Quorate: true}}}
+	s := &topology.Snapshot{Regions: []topology.Region{{Name: "lab", Quorate: true, Clustered: true}}}
 	for i, id := range []topology.HostID{pve1, pve2} {
 		s.Hosts = append(s.Hosts, topology.Host{
 			Region: id.Region, Name: id.Host, Online: true,

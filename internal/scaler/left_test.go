@@ -300,6 +300,7 @@ func TestHostMustHaveLeft(t *testing.T) {
 		"another owner's guest has the VMID":    {change: elsewhere(stranger(2000)), left: true},
 		"it is offline":                         {change: func(s *topology.Snapshot) { down(s) }},
 		"no quorum":                             {change: func(s *topology.Snapshot) { without(s); s.Regions[0].Quorate = false }},
+		"a member lists only itself":            {change: func(s *topology.Snapshot) { without(s); s.Regions[0].Clustered = false }},
 		"guests are hidden":                     {change: func(s *topology.Snapshot) { without(s); s.Regions[0].HidesGuests = true }},
 		"its region was not read":               {change: func(s *topology.Snapshot) { s.Hosts, s.Regions = nil, nil }},
 		"the VM runs on another host":           {change: elsewhere(guestOf(made)), moved: true},

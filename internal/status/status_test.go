@@ -82,7 +82,7 @@ func TestHostLeft(t *testing.T) {
 	current := &fleet.Fleet{VMs: []fleet.VM{{Name: "workers-2000", VMID: 2000, Placement: fleet.Placement{Host: topology.HostID{Region: "a", Host: "pve1"}}}}}
 	for _, quorate := range []bool{true, false} {
 		snapshot := &topology.Snapshot{
-			Regions: []topology.Region{{Name: "a", Quorate: quorate}},
+			Regions: []topology.Region{{Name: "a", Quorate: quorate, Clustered: true}},
 			Hosts:   []topology.Host{{Region: "a", Name: "pve2", Online: true}},
 		}
 		r := status.New("prod", current, snapshot, nil)
