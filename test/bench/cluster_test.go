@@ -349,7 +349,26 @@ func (c *cluster) restore() {
 	c.deletePods()
 	c.deleteClaims()
 	c.until("the nodes are removed", 5*time.Minute, func() bool { return len(c.claims()) == len(c.kept) })
+	c.deleteNodes()
 	c.quiet()
+}
+
+// deleteNodes deletes the Nodes that registered while their VMs were being removed. numaform
+// deletes them later, and pods of the next round could be bound to them until then.
+func (c *cluster) deleteNodes() {
+	c.b.Helper()
+	var nodes corev1.NodeList
+	if err := c.api.List(context.Background(), &nodes); err != nil {
+		c.b.Fatal(err)
+	}
+	for i := range nodes.Items {
+		if c.kept[nodes.Items[i].Name] {
+			continue
+		}
+		if err := client.IgnoreNotFound(c.api.Delete(context.Background(), &nodes.Items[i])); err != nil {
+			c.b.Fatal(err)
+		}
+	}
 }
 
 // deletePods deletes the pods that were created since settle.
