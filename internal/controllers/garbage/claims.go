@@ -120,17 +120,29 @@ func (v *view) isVMless(claim *karpv1.NodeClaim, snapshot *topology.Snapshot) bo
 		})
 	}
 
+	// Proxmox also lists the guests of hosts that are off. That is sufficient for a VM that
+	// the fleet does not contain: it was never created, or it was removed.
+	complete := listsAll(snapshot, region)
+	if !desired {
+		complete = listsGuests(snapshot, region)
+	}
 	// A guest with that VMID may be the VM, because its key may not have been read.
 	mayBeVM := func(g topology.Guest) bool { return g.VMID == int(vmid) && (g.Key == "" || g.Key == string(key)) }
-	return listsAll(snapshot, region) && !slices.ContainsFunc(snapshot.Hosts, func(host topology.Host) bool {
+	return complete && !slices.ContainsFunc(snapshot.Hosts, func(host topology.Host) bool {
 		return host.Region == region && slices.ContainsFunc(host.Guests, mayBeVM)
 	})
 }
 
-// listsAll reports whether the snapshot contains all guests of a region, so that a missing one
-// does not exist.
+// listsAll reports whether the snapshot contains all guests of a region, and no host of its
+// cluster is off, so that a missing guest does not exist.
 func listsAll(snapshot *topology.Snapshot, region topology.RegionName) bool {
-	i := slices.IndexFunc(snapshot.Regions, func(r topology.Region) bool { return r.Name == region })
-	return i >= 0 && snapshot.Regions[i].Quorate && !snapshot.Regions[i].HidesGuests &&
-		!slices.ContainsFunc(snapshot.Hosts, func(host topology.Host) bool { return host.Region == region && !host.Online })
+	return listsGuests(snapshot, region) && !slices.ContainsFunc(snapshot.Hosts, func(host topology.Host) bool {
+		return host.Region == region && !host.Online && !host.Absent
+	})
+}
+
+// listsGuests reports whether the cluster of a region was read, and lists all its guests.
+func listsGuests(snapshot *topology.Snapshot, region topology.RegionName) bool {
+	return slices.ContainsFunc(snapshot.Regions, func(r topology.Region) bool { return r.Name == region && r.Quorate && !r.HidesGuests }) &&
+		slices.ContainsFunc(snapshot.Hosts, func(host topology.Host) bool { return host.Region == region && !host.Absent })
 }

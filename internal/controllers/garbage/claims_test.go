@@ -46,7 +46,19 @@ func TestClaimWithoutVM(t *testing.T) {
 		{name: "reserved, never launched", change: unlaunched, set: func(w *world, vm fleet.VM) { w.wants(vm, scaler.PhaseReserved, nil) }},
 		{name: "made, never launched", change: unlaunched, set: func(w *world, vm fleet.VM) { w.wants(vm, scaler.PhaseMade, nil) }},
 		{name: "no vm yet", change: without(v1alpha1.AnnotationKey)},
-		{name: "another host is off", set: func(w *world, _ fleet.VM) { w.snapshot.Hosts[1].Online = false }},
+		{name: "another host is off", set: func(w *world, _ fleet.VM) { w.snapshot.Hosts[1].Online = false }, goes: true},
+		{name: "in Proxmox, on a host that is off", set: func(w *world, vm fleet.VM) {
+			w.runs(vm, func(g *topology.Guest) { g.Key, g.ClusterID = "", "" })
+			w.snapshot.Hosts[0].Online = false
+		}},
+		{name: "deleted by hand, and a host is off", set: func(w *world, vm fleet.VM) {
+			w.wants(vm, scaler.PhaseMade, nil)
+			w.snapshot.Hosts[1].Online = false
+		}},
+		{name: "deleted by hand, and a configured host does not exist", goes: true, set: func(w *world, vm fleet.VM) {
+			w.wants(vm, scaler.PhaseMade, nil)
+			w.snapshot.Hosts[1].Online, w.snapshot.Hosts[1].Absent = false, true
+		}},
 		{name: "guests are hidden", set: func(w *world, _ fleet.VM) { w.snapshot.Regions[0].HidesGuests = true }},
 		{name: "no quorum", set: func(w *world, _ fleet.VM) { w.snapshot.Regions[0].Quorate = false }},
 		{name: "region unknown", set: func(w *world, _ fleet.VM) { w.snapshot = &topology.Snapshot{} }},
