@@ -79,9 +79,11 @@ type Config struct {
 
 // Approvals manages changes that need approval. Run it on the leader only.
 type Approvals struct {
-	config  Config
-	fleet   Fleet
-	started time.Time
+	config Config
+	fleet  Fleet
+	// started returns when it was first called, which only the leader does. A standby replica may
+	// be built days before it leads.
+	started func() time.Time
 
 	// planning serializes dry plans, because each uses a processor for a while.
 	planning sync.Mutex
@@ -126,7 +128,7 @@ func New(config Config) *Approvals {
 	config.Unset = cmp.Or(config.Unset, ModePolicy)
 	return &Approvals{
 		config:    config,
-		started:   config.Clock.Now(),
+		started:   sync.OnceValue(config.Clock.Now),
 		planned:   map[string]planned{},
 		waits:     map[string]scheduling.Wait{},
 		requested: map[string]time.Time{},

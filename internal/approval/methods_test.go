@@ -349,6 +349,26 @@ func TestARemovalThatIsNotWantedAnyMore(t *testing.T) {
 	one := worker("slow", 2000)
 	s.stock(one)
 	s.compute(s.held, 9, s.candidate(slow, one))
+	s.settle()
+	s.later(4 * time.Minute)
+	s.settle()
+	s.plan(v1alpha1.ScalePlanPending)
+	s.later(4 * time.Minute)
+	s.settle()
+	s.plan(v1alpha1.ScalePlanSuperseded)
+}
+
+// TestARemovalOutlivesItsLeader checks that a replica that was built long before it led
+// supersedes a removal only after it has run long enough to see that its nodes are needed.
+func TestARemovalOutlivesItsLeader(t *testing.T) {
+	s := newShop(t)
+	slow := s.pool("slow", "", "manual")
+	one := worker("slow", 2000)
+	s.stock(one)
+	s.compute(s.held, 9, s.candidate(slow, one))
+	s.restart() // the next leader is built
+	s.later(time.Hour)
+	s.settle()
 	s.later(4 * time.Minute)
 	s.settle()
 	s.plan(v1alpha1.ScalePlanPending)

@@ -78,6 +78,7 @@ func (a *Approvals) Advance(ctx context.Context) (settled bool, err error) {
 	if !a.fleet.Synced() {
 		return false, nil
 	}
+	a.started()
 	listed, err := a.restore(ctx)
 	errs := []error{err}
 	plans, err := a.readPlans(ctx)
@@ -178,7 +179,7 @@ func (a *Approvals) advanceUpdates(ctx context.Context, plan *v1alpha1.ScalePlan
 	switch {
 	case !changing && !pending(plan):
 		return a.end(ctx, plan, v1alpha1.ScalePlanApplied, vmsWere(len(plan.Spec.VMs))+" changed")
-	case !changing && a.config.Clock.Since(a.started) >= unrequestedFor:
+	case !changing && a.config.Clock.Since(a.started()) >= unrequestedFor:
 		// Right after a start, the requester of updates may not have requested them yet.
 		return a.end(ctx, plan, v1alpha1.ScalePlanSuperseded, "the class of its nodes changed again, or the nodes no longer exist")
 	case pending(plan):
@@ -313,8 +314,8 @@ func (a *Approvals) outdated(plan *v1alpha1.ScalePlan) bool {
 	defer a.mu.Unlock()
 	for key := range deletes(plan.Spec.VMs) {
 		last := a.seen[candidacy{by: plan.Spec.RequestedBy, key: key}]
-		if last.Before(a.started) {
-			last = a.started
+		if last.Before(a.started()) {
+			last = a.started()
 		}
 		if a.config.Clock.Since(last) > candidateFor {
 			return true

@@ -96,7 +96,7 @@ func (a *Approvals) unrequested(plan *v1alpha1.ScalePlan) bool {
 	defer a.mu.Unlock()
 	last, known := a.requested[plan.Spec.NodePools[0]]
 	if !known {
-		last = a.started
+		last = a.started()
 	}
 	return a.config.Clock.Since(last) > unrequestedFor
 }

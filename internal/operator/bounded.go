@@ -69,7 +69,7 @@ func (b bounded) Add(runnable manager.Runnable) error {
 			return fmt.Errorf("adding controller %s: its reconciler is a %s", name, field.Type())
 		}
 		if name.String() == podEvents {
-			field.Set(reflect.ValueOf(recentPods{inner, b.pods, b.pace.clock.Now()}))
+			field.Set(reflect.ValueOf(recentPods{inner, b.pods, sync.OnceValue(b.pace.clock.Now)}))
 		} else {
 			field.Set(reflect.ValueOf(repeated{inner, b.pace}))
 		}
@@ -102,12 +102,15 @@ func (r repeated) Reconcile(ctx context.Context, request reconcile.Request) (rec
 type recentPods struct {
 	reconcile.Reconciler
 
-	pods  client.Reader
-	began time.Time
+	pods client.Reader
+	// began returns when it was first called. A standby replica may be built days before it
+	// leads, and handles nothing until then.
+	began func() time.Time
 }
 
 // Reconcile handles a pod.
 func (r recentPods) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	r.began()
 	var pod corev1.Pod
 	if err := r.pods.Get(ctx, request.NamespacedName, &pod, client.UnsafeDisableDeepCopy); err == nil && r.old(&pod) {
 		return reconcile.Result{}, nil
@@ -122,7 +125,7 @@ func (r recentPods) old(pod *corev1.Pod) bool {
 	}
 	for _, condition := range pod.Status.Conditions {
 		if condition.Type == corev1.PodScheduled && condition.Status == corev1.ConditionTrue {
-			return condition.LastTransitionTime.Add(10 * time.Minute).Before(r.began)
+			return condition.LastTransitionTime.Add(10 * time.Minute).Before(r.began())
 		}
 	}
 	return false

@@ -173,7 +173,9 @@ func TestBoundedPodEvents(t *testing.T) {
 			if c.pod != nil {
 				cluster = cluster.WithObjects(c.pod)
 			}
-			m := operator.Bounded(&adding{}, testingclock.NewFakeClock(began), nil, cluster.Build())
+			// The replica was built a day before it led.
+			clock := testingclock.NewFakeClock(began.AddDate(0, 0, -1))
+			m := operator.Bounded(&adding{}, clock, nil, cluster.Build())
 			handled := false
 			next := reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
 				handled = true
@@ -183,6 +185,7 @@ func TestBoundedPodEvents(t *testing.T) {
 			if err := m.Add(added); err != nil {
 				t.Fatal(err)
 			}
+			clock.SetTime(began)
 			do, _ := reflect.ValueOf(added).Elem().FieldByName("Do").Interface().(reconcile.Reconciler)
 			if _, err := do.Reconcile(t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "default", Name: "web"}}); err != nil || handled != c.handled {
 				t.Errorf("handled: %v, %v; want %v", handled, err, c.handled)
