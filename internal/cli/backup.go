@@ -130,6 +130,9 @@ func (o *backupOptions) run(ctx context.Context, process Process) (err error) {
 	if err != nil {
 		return err
 	}
+	if len(b.Content.Files)+len(b.Content.Records) == 0 {
+		return o.noFleet(settings)
+	}
 	if o.inCluster(settings) {
 		_, k, err := o.open()
 		if err == nil {
@@ -143,17 +146,32 @@ func (o *backupOptions) run(ctx context.Context, process Process) (err error) {
 		fmt.Fprintf(process.Stderr, "numaform: the backup lacks a state, and a restore would import its VMs: %v\n", problem)
 	}
 	if o.file == "-" {
-		return backup.Write(process.Stdout, b, recipients...)
+		if err := backup.Write(process.Stdout, b, recipients...); err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(process.Stderr, "numaform: wrote the fleet in %s: %s\n", settings.FleetPlace(), summaryOf(b))
+		return err
 	}
 	if err := writeBackup(o.file, func(file *os.File) error { return backup.Write(file, b, recipients...) }); err != nil {
 		return err
 	}
 	w := &printer{w: process.Stdout}
-	w.printf("Wrote %s: %s.\n", o.file, summaryOf(b))
+	w.printf("Wrote the fleet in %s to %s: %s.\n", settings.FleetPlace(), o.file, summaryOf(b))
 	if o.plain {
 		w.printf("It is not encrypted, and contains the key of the history: whoever reads it can forge records.\n")
 	}
 	return w.err
+}
+
+// noFleet returns the error for a fleet without files and history. numaform.yaml may name a
+// directory although the fleet is in the ConfigMaps of the chart.
+func (o *backupOptions) noFleet(settings *operator.Config) error {
+	fix := "correct fleet in " + o.config
+	if settings.Fleet.ConfigMap == (operator.ConfigMap{}) {
+		fix = fmt.Sprintf("%s; if numaform was installed with the chart and its default fleet, write:\n"+
+			"fleet:\n  configmap: {namespace: %[2]s, name: fleet}\n  backend: {type: kubernetes, config: {namespace: %[2]s}}", fix, o.namespace)
+	}
+	return fmt.Errorf("there is no fleet in %s: nothing was written: %s", settings.FleetPlace(), fix)
 }
 
 // inCluster reports whether numaform runs in a cluster that the command can read.

@@ -288,7 +288,7 @@ func (o *initOptions) render() (string, error) {
 	text += "  token_id: " + scalar(o.tokenID) + "\n" +
 		"  token_secret_file: " + scalar(o.secretFile) + "\n" +
 		fmt.Sprintf("  vmid_range: {lower: %d, upper: %d}\n", first, last) +
-		"fleet:\n  dir: fleet\n  backend: {type: local}    # to store states elsewhere: kubernetes, pg, s3 or http\n"
+		"fleet:    # with the chart, the fleet is in the cluster: see docs/install.md, Commands on your machine\n  dir: fleet\n  backend: {type: local}    # to store states elsewhere: kubernetes, pg, s3 or http\n"
 
 	// Any error of Load is an error in a flag or an answer.
 	dir, err := os.MkdirTemp("", "numaform-init-")

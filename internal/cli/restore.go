@@ -119,7 +119,7 @@ func (o *restoreOptions) run(ctx context.Context, process Process, path string) 
 
 	w := newPrinter(process)
 	w.printf("Backup of cluster %s at %s by numaform %s: %s.\n", b.ClusterID, b.Created.Format(time.RFC3339), b.Version, summaryOf(b))
-	w.restoration(r, len(b.States), settings.FleetDir())
+	w.restoration(r, len(b.States), settings.FleetPlace())
 	if to.lacksKey {
 		w.printf("Key of the history: missing in %s.\n", opened.KeyPlace())
 	}
@@ -294,7 +294,7 @@ func (w *printer) restoration(r *scaler.Restoration, states int, where string) {
 	case r.Empty():
 		w.printf("Fleet and history: the same as in the backup.\n")
 	default:
-		w.printf("Fleet %s: %s to write or remove, %s and %s to add.\n", where, topology.Count(len(r.Differences), "file"),
+		w.printf("Fleet in %s: %s to write or remove, %s and %s to add.\n", where, topology.Count(len(r.Differences), "file"),
 			topology.Count(r.Records, "change"), topology.Count(r.Outcomes, "outcome"))
 	}
 	if states > 0 {

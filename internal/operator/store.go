@@ -173,6 +173,17 @@ func (c *Config) FleetDir() string {
 	return filepath.Join(c.Fleet.Dir, filepath.FromSlash(c.Fleet.Git.Subdir))
 }
 
+// FleetPlace returns where the fleet is stored, for messages.
+func (c *Config) FleetPlace() string {
+	switch at := c.Fleet.ConfigMap; {
+	case at != (ConfigMap{}):
+		return "ConfigMaps " + at.Namespace + "/" + at.Name
+	case c.Fleet.Git.Remote != "":
+		return "repository " + c.Fleet.Git.Remote
+	}
+	return "directory " + c.FleetDir()
+}
+
 // SecretFiles returns the files with secrets that the configuration names.
 func (c *Config) SecretFiles() []string {
 	var files []string

@@ -43,6 +43,32 @@ func TestConfigLoads(t *testing.T) {
 	}
 }
 
+// TestFleetOnYourMachine checks that docs/install.md shows the fleet of the chart for commands on
+// the user's machine.
+func TestFleetOnYourMachine(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile(filepath.Join(root, "docs", "install.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(page), "```yaml\n# numaform.yaml\n")
+	text, _, _ := strings.Cut(rest, "```")
+	path := filepath.Join(t.TempDir(), "numaform.yaml")
+	text += "clusterID: prod\nclusters: [{region: r, url: 'https://pve-1.example:8006', token_id: a@pve!b, token_secret: s}]\n"
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got, err := operator.Load(path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := loadConfig(t, testenv.RenderChart(t, testenv.Chart{Values: leastValues()}))
+	want.Fleet.Dir = got.Fleet.Dir
+	if diff := cmp.Diff(want.Fleet, got.Fleet); diff != "" {
+		t.Errorf("the fleet of the chart, and of docs/install.md (-chart +page):\n%s", diff)
+	}
+}
+
 // loadConfig writes the files of the release's ConfigMap and loads numaform.yaml.
 func loadConfig(t *testing.T, objects []*unstructured.Unstructured) *operator.Config {
 	t.Helper()

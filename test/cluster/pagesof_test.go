@@ -165,8 +165,9 @@ printf 'a long passphrase\n' >passphrase
 printf '%s\n' "$AGE_IDENTITY" >key.txt
 restic() { tar -tzf - | grep fleet; }
 `,
-		words: map[string]string{"age1…": `"$AGE_RECIPIENT"`},
+		words: map[string]string{"age1…": `"$AGE_RECIPIENT"`, " --config /etc/numaform/numaform.yaml": ""},
 		before: map[string]string{
+			"numaform backup -o fleet.age --recipient":       "rm fleet.age",
 			"numaform backup -o fleet.age --passphrase-file": "rm fleet.age",
 			"numaform restore fleet.age --identity":          `rm fleet.age; command numaform backup -o fleet.age --recipient "$AGE_RECIPIENT"`,
 			"numaform restore fleet.age --passphrase":        `rm fleet.age; command numaform backup -o fleet.age --passphrase-file passphrase`,

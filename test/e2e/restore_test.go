@@ -54,7 +54,7 @@ func TestRestoreOldBackup(t *testing.T) {
 			run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
 			file := filepath.Join(stage.Dir, "backup.tar.gz")
 			out := run(t, stage, cli.ExitOK, "backup", "--plain", "-o", file)
-			if !strings.Contains(out, "1 state and the key of the history") {
+			if !strings.Contains(out, "1 state and the key of the history") || !strings.Contains(out, "Wrote the fleet in directory "+stage.Fleet()+" to ") {
 				t.Errorf("backup printed:\n%s", out)
 			}
 			run(t, stage, cli.ExitFailed, "backup", "--plain", "-o", file) // it exists
