@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
-	"slices"
 	"time"
 
 	"filippo.io/age"
@@ -116,6 +114,9 @@ func (o *restoreOptions) run(ctx context.Context, process Process, path string) 
 	if err != nil {
 		return err
 	}
+	if err := to.findMissing(ctx, len(r.Newer) == 0); err != nil {
+		return explained(err, restoreRole)
+	}
 
 	w := newPrinter(process)
 	w.printf("Backup of cluster %s at %s by numaform %s: %s.\n", b.ClusterID, b.Created.Format(time.RFC3339), b.Version, summaryOf(b))
@@ -124,7 +125,7 @@ func (o *restoreOptions) run(ctx context.Context, process Process, path string) 
 		w.printf("Key of the history: missing in %s.\n", opened.KeyPlace())
 	}
 	for _, name := range to.missing {
-		w.printf("ConfigMap %s/%s: missing.\n", o.namespace, name)
+		w.printf("ConfigMap %s/%s: missing or empty.\n", o.namespace, name)
 	}
 	if w.err != nil {
 		return w.err
@@ -163,10 +164,11 @@ type restoring struct {
 	lacksKey  bool
 	cluster   kubernetes.Interface // nil without a cluster
 	namespace string
-	missing   []string
+	// missing are the ConfigMaps of the backup that do not exist or are empty.
+	missing []string
 }
 
-// compare finds out what of a backup does not exist.
+// compare checks the key of a backup, and selects the cluster.
 func (o *restoreOptions) compare(ctx context.Context, settings *operator.Config, to *restoring) error {
 	if key := to.backup.Key; key != nil {
 		exists, err := to.store.CheckKey(ctx, key)
@@ -179,10 +181,28 @@ func (o *restoreOptions) compare(ctx context.Context, settings *operator.Config,
 		return nil
 	}
 	var err error
-	if _, to.cluster, err = o.open(); err == nil {
-		to.missing, err = missingConfigMaps(ctx, to.cluster, o.namespace, to.backup)
-	}
+	_, to.cluster, err = o.open()
 	return explained(err, restoreRole)
+}
+
+// findMissing finds the ConfigMaps of a backup that do not exist or, with empty, have no data: the
+// chart creates numaform-control without data, so that it exists before a restore.
+func (r *restoring) findMissing(ctx context.Context, empty bool) error {
+	if r.cluster == nil {
+		return nil
+	}
+	existing, err := clusterState(ctx, r.cluster, r.namespace)
+	if err != nil {
+		return err
+	}
+	for _, name := range []string{control.ConfigMapName, approval.LedgerName} {
+		saved, inBackup := r.backup.ConfigMaps[name]
+		have, exists := existing[name]
+		if inBackup && (!exists || empty && len(have) == 0 && len(saved) > 0) {
+			r.missing = append(r.missing, name)
+		}
+	}
+	return nil
 }
 
 // write writes the key first: without it, a controller would create another one.
@@ -199,7 +219,7 @@ func (r *restoring) write(ctx context.Context, w *printer) error {
 		w.printf("Wrote the key of the history.\n")
 	}
 	for _, name := range r.missing {
-		if err := createConfigMap(ctx, r.cluster, r.namespace, name, r.backup.ConfigMaps[name]); err != nil {
+		if err := restoreConfigMap(ctx, r.cluster, r.namespace, name, r.backup.ConfigMaps[name]); err != nil {
 			return err
 		}
 		w.printf("Wrote ConfigMap %s/%s.\n", r.namespace, name)
@@ -235,22 +255,7 @@ func (r *restoring) accept(ctx context.Context, process Process, settings *opera
 }
 
 // restoreRole is what restore requires in a cluster.
-const restoreRole = "get and create of ConfigMaps, Secrets and Leases in numaform's namespace (see --namespace)"
-
-// missingConfigMaps returns the ConfigMaps of a backup that do not exist.
-func missingConfigMaps(ctx context.Context, k kubernetes.Interface, namespace string, b *backup.Backup) ([]string, error) {
-	existing, err := clusterState(ctx, k, namespace)
-	if err != nil {
-		return nil, err
-	}
-	var missing []string
-	for _, name := range slices.Sorted(maps.Keys(b.ConfigMaps)) {
-		if _, exists := existing[name]; !exists && (name == control.ConfigMapName || name == approval.LedgerName) {
-			missing = append(missing, name)
-		}
-	}
-	return missing, nil
-}
+const restoreRole = "get, create and update of ConfigMaps, Secrets and Leases in numaform's namespace (see --namespace)"
 
 // checkStopped refuses a restore while a controller runs, because it would continue with what
 // it has read before.
@@ -263,10 +268,19 @@ func checkStopped(ctx context.Context, k kubernetes.Interface, namespace string)
 		"kubectl --namespace %s scale deployment numaform --replicas 0, wait until its pods are gone, then run the command again", leader, namespace)
 }
 
-func createConfigMap(ctx context.Context, k kubernetes.Interface, namespace, name string, data map[string]string) error {
-	m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace}, Data: data}
-	_, err := k.CoreV1().ConfigMaps(namespace).Create(ctx, m, metav1.CreateOptions{})
-	if err != nil && !apierrors.IsAlreadyExists(err) {
+// restoreConfigMap creates a ConfigMap, or sets the data of an empty one.
+func restoreConfigMap(ctx context.Context, k kubernetes.Interface, namespace, name string, data map[string]string) error {
+	configMaps := k.CoreV1().ConfigMaps(namespace)
+	m, err := configMaps.Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		m = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace}, Data: data}
+		_, err = configMaps.Create(ctx, m, metav1.CreateOptions{})
+	case err == nil && len(m.Data) == 0:
+		m.Data = data
+		_, err = configMaps.Update(ctx, m, metav1.UpdateOptions{})
+	}
+	if err != nil {
 		return fmt.Errorf("restoring ConfigMap %s/%s: %w", namespace, name, err)
 	}
 	return nil
