@@ -60,6 +60,8 @@ type Backup struct {
 	Content            *store.Content
 	// Key is the key of the history as its vault contains it; nil if there is none.
 	Key []byte
+	// KeyInCluster is set if the key is the controller's, in a Secret in numaform's namespace.
+	KeyInCluster bool
 	// States are the states by the directories of their roots, such as region-1/pve-1.
 	States map[string][]byte
 	// ConfigMaps are the data of ConfigMaps in numaform's namespace, by name.
@@ -68,11 +70,12 @@ type Backup struct {
 
 // manifest is the first entry of an archive. It lists all other entries in their order.
 type manifest struct {
-	Format    int       `json:"format"`
-	ClusterID string    `json:"cluster_id"`
-	Created   time.Time `json:"created"`
-	Version   string    `json:"version"`
-	Entries   []entry   `json:"entries"`
+	Format       int       `json:"format"`
+	ClusterID    string    `json:"cluster_id"`
+	Created      time.Time `json:"created"`
+	Version      string    `json:"version"`
+	KeyInCluster bool      `json:"key_in_cluster,omitempty"`
+	Entries      []entry   `json:"entries"`
 }
 
 type entry struct {
@@ -83,7 +86,7 @@ type entry struct {
 
 // Write writes a backup for the recipients; for none, it writes it in clear text.
 func Write(w io.Writer, b *Backup, recipients ...age.Recipient) error {
-	m := manifest{Format: FormatVersion, ClusterID: b.ClusterID, Created: b.Created.UTC(), Version: b.Version}
+	m := manifest{Format: FormatVersion, ClusterID: b.ClusterID, Created: b.Created.UTC(), Version: b.Version, KeyInCluster: b.KeyInCluster}
 	var contents [][]byte
 	add := func(name string, content []byte) {
 		sum := sha256.Sum256(content)
@@ -237,7 +240,7 @@ func read(archive *tar.Reader) (*Backup, error) {
 		return nil, err
 	}
 	b := &Backup{
-		ClusterID: m.ClusterID, Version: m.Version, Created: m.Created,
+		ClusterID: m.ClusterID, Version: m.Version, Created: m.Created, KeyInCluster: m.KeyInCluster,
 		Content: &store.Content{Files: map[string][]byte{}}, States: map[string][]byte{}, ConfigMaps: map[string]map[string]string{},
 	}
 	for _, e := range m.Entries {

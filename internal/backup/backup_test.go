@@ -33,7 +33,7 @@ func example(t *testing.T) *backup.Backup {
 		t.Fatal(err)
 	}
 	return &backup.Backup{
-		ClusterID: "prod", Version: "v1.2.3", Created: time.Date(2026, 11, 28, 1, 2, 3, 0, time.UTC), Key: []byte("secret key"),
+		ClusterID: "prod", Version: "v1.2.3", Created: time.Date(2026, 11, 28, 1, 2, 3, 0, time.UTC), Key: []byte("secret key"), KeyInCluster: true,
 		Content: &store.Content{Files: files, Records: []store.Record{
 			{ID: "20261121T134501Z-00000001", Change: []byte(`{"id":1}`), Outcome: []byte(`{"outcome":1}`)},
 			{ID: "20261121T134601Z-00000002", Change: []byte(`{"id":2}`)},

@@ -120,6 +120,15 @@ func (o *backupOptions) run(ctx context.Context, process Process) (err error) {
 	if err != nil {
 		return err
 	}
+	var key []byte // the controller's
+	if o.inCluster(process.Environ, settings) {
+		if key, err = o.controllerKey(ctx, process.Environ, settings); err != nil {
+			return explained(err, backupRole)
+		}
+	}
+	if key != nil && settings.Fleet.InGit() {
+		o.kubeconfig.Namespace = o.namespace
+	}
 	config, err := settings.ScalerConfig(ctx, process.Environ, o.kubeconfig, true)
 	if err != nil {
 		return err
@@ -133,30 +142,43 @@ func (o *backupOptions) run(ctx context.Context, process Process) (err error) {
 	if len(b.Content.Files)+len(b.Content.Records) == 0 {
 		return o.noFleet(settings)
 	}
-	if o.inCluster(settings) {
+	b.KeyInCluster = key != nil && bytes.Equal(key, b.Key)
+	if o.inCluster(process.Environ, settings) {
 		_, k, err := o.open()
 		if err == nil {
 			b.ConfigMaps, err = clusterState(ctx, k, o.namespace)
 		}
 		if err != nil {
-			return explained(err, "get of the ConfigMaps in numaform's namespace (see --namespace)")
+			return explained(err, backupRole)
 		}
 	}
 	for _, problem := range unread {
 		fmt.Fprintf(process.Stderr, "numaform: the backup lacks a state, and a restore would import its VMs: %v\n", problem)
 	}
+	if b.Key == nil && len(b.Content.Records) > 0 {
+		fmt.Fprintln(process.Stderr, "numaform: the backup lacks the key of the history, without which all restored records are unverified: "+
+			"if a controller changes the fleet, add --kubeconfig, and --namespace with its namespace")
+	}
+	return o.write(process, b, settings.FleetPlace(), recipients)
+}
+
+// backupRole is what backup requires in a cluster.
+const backupRole = "get of the ConfigMaps and Secrets in numaform's namespace (see --namespace)"
+
+// write writes a backup of the fleet in place to the file, or to stdout.
+func (o *backupOptions) write(process Process, b *backup.Backup, place string, recipients []age.Recipient) error {
 	if o.file == "-" {
 		if err := backup.Write(process.Stdout, b, recipients...); err != nil {
 			return err
 		}
-		_, err = fmt.Fprintf(process.Stderr, "numaform: wrote the fleet in %s: %s\n", settings.FleetPlace(), summaryOf(b))
+		_, err := fmt.Fprintf(process.Stderr, "numaform: wrote the fleet in %s: %s\n", place, summaryOf(b))
 		return err
 	}
 	if err := writeBackup(o.file, func(file *os.File) error { return backup.Write(file, b, recipients...) }); err != nil {
 		return err
 	}
 	w := &printer{w: process.Stdout}
-	w.printf("Wrote the fleet in %s to %s: %s.\n", settings.FleetPlace(), o.file, summaryOf(b))
+	w.printf("Wrote the fleet in %s to %s: %s.\n", place, o.file, summaryOf(b))
 	if o.plain {
 		w.printf("It is not encrypted, and contains the key of the history: whoever reads it can forge records.\n")
 	}
@@ -174,9 +196,32 @@ func (o *backupOptions) noFleet(settings *operator.Config) error {
 	return fmt.Errorf("there is no fleet in %s: nothing was written: %s", settings.FleetPlace(), fix)
 }
 
+// selected reports whether flags select a cluster, or the command runs in the controller's pod.
+func (o *clusterOptions) selected(environ []string) bool {
+	return o.kubeconfig.Path != "" || o.kubeconfig.Context != "" || operator.PodNamespace(environ) != ""
+}
+
 // inCluster reports whether numaform runs in a cluster that the command can read.
-func (o *clusterOptions) inCluster(settings *operator.Config) bool {
-	return o.kubeconfig.Path != "" || o.kubeconfig.Context != "" || settings.Fleet.ConfigMap != (operator.ConfigMap{})
+func (o *clusterOptions) inCluster(environ []string, settings *operator.Config) bool {
+	return o.selected(environ) || settings.Fleet.ConfigMap != (operator.ConfigMap{})
+}
+
+// controllerStore opens the fleet's store with the key of the controller in numaform's namespace.
+func (o *clusterOptions) controllerStore(environ []string, settings *operator.Config) (*store.Sealed, error) {
+	controllers := *settings
+	controllers.History.KeyFile = ""
+	cluster := o.kubeconfig
+	cluster.Namespace = o.namespace
+	return controllers.OpenStore(environ, cluster)
+}
+
+// controllerKey returns the key of the controller, or nil if there is none.
+func (o *clusterOptions) controllerKey(ctx context.Context, environ []string, settings *operator.Config) ([]byte, error) {
+	opened, err := o.controllerStore(environ, settings)
+	if err != nil {
+		return nil, err
+	}
+	return opened.Key(ctx)
 }
 
 // read reads fleet, history, key and states. If the fleet changes meanwhile, it reads again:
@@ -255,8 +300,12 @@ func summaryOf(b *backup.Backup) string {
 	if len(b.ConfigMaps) > 0 {
 		parts = append(parts, topology.Count(len(b.ConfigMaps), "ConfigMap"))
 	}
-	if b.Key == nil {
-		return strings.Join(parts, ", ") + " and no key, because nothing was changed yet"
+	key := "the key of the history"
+	switch {
+	case b.Key == nil && len(b.Content.Records) > 0:
+		key = "no key of the history"
+	case b.Key == nil:
+		key = "no key, because nothing was changed yet"
 	}
-	return strings.Join(parts, ", ") + " and the key of the history"
+	return strings.Join(parts, ", ") + " and " + key
 }

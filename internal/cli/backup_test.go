@@ -1,9 +1,12 @@
 package cli_test
 
 import (
+	"bytes"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,6 +17,7 @@ import (
 
 	"github.com/numaform/numaform/generator"
 	"github.com/numaform/numaform/internal/audit"
+	"github.com/numaform/numaform/internal/cli"
 	"github.com/numaform/numaform/internal/control"
 	"github.com/numaform/numaform/internal/operator"
 	"github.com/numaform/numaform/internal/store"
@@ -30,12 +34,18 @@ func newBackupStage(t *testing.T, name, fleet string) *backupStage {
 	namespace(t, name)
 	s := &backupStage{config: simulated(t), namespace: name}
 	s.dir = filepath.Dir(s.config)
+	s.configure(t, "fleet: "+fleet)
+	return s
+}
+
+// configure adds a line to numaform.yaml.
+func (s *backupStage) configure(t *testing.T, line string) {
+	t.Helper()
 	text, err := os.ReadFile(s.config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	put(t, s.config, string(text)+"fleet: "+fleet+"\n")
-	return s
+	put(t, s.config, string(text)+line+"\n")
 }
 
 // run runs a command of the administrator.
@@ -118,5 +128,62 @@ func TestRestorePause(t *testing.T) {
 	s.run(t, "newer than the backup by 1 change", "restore", file, "--write")
 	if state(t, name).Paused {
 		t.Error("the second restore paused numaform again")
+	}
+}
+
+// secretKey returns the key of the history in the Secret of the controller.
+func (s *backupStage) secretKey(t *testing.T) []byte {
+	t.Helper()
+	var secret corev1.Secret
+	if err := kubeClient(t).Get(t.Context(), client.ObjectKey{Namespace: s.namespace, Name: "numaform-history"}, &secret); err != nil {
+		t.Fatal(err)
+	}
+	return secret.Data["key"]
+}
+
+// TestRestoreKeyOfController deletes the namespace of a controller with a fleet in git, and
+// restores its key from a backup, also if the administrator's machine has a copy of the key.
+func TestRestoreKeyOfController(t *testing.T) {
+	remote := filepath.Join(t.TempDir(), "fleet.git")
+	if out, err := exec.CommandContext(t.Context(), "git", "init", "--quiet", "--bare", "--initial-branch=main", remote).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	s := newBackupStage(t, "restore-key", "{dir: work, git: {remote: '"+remote+"'}, backend: {type: local}}")
+	s.change(t)
+	key := s.secretKey(t)
+
+	// Without the cluster, the machine does not have the key.
+	var out bytes.Buffer
+	code := cli.Run(t.Context(), cli.Process{
+		Args:  []string{"backup", "--config", s.config, "--plain", "-o", filepath.Join(s.dir, "without.tar.gz")},
+		Stdin: strings.NewReader(""), Stdout: &out, Stderr: &out,
+	})
+	if code != cli.ExitOK || !strings.Contains(out.String(), "no key of the history") || !strings.Contains(out.String(), "add --kubeconfig") {
+		t.Errorf("backup without a kubeconfig: exit code %d\n%s", code, &out)
+	}
+
+	copied := filepath.Join(s.dir, "copy")
+	for _, hasCopy := range []bool{false, true} {
+		keyFile := filepath.Join(s.dir, "state", "history", "key")
+		if hasCopy {
+			keyFile = copied
+			put(t, copied, string(key))
+			s.configure(t, "history: {key_file: copy}")
+		}
+		file := filepath.Join(s.dir, fmt.Sprintf("backup-%t.tar.gz", hasCopy))
+		s.run(t, "Wrote the fleet in repository "+remote+" to "+file, "backup", "--plain", "-o", file)
+
+		s.reinstall(t)
+		if err := os.RemoveAll(keyFile); err != nil {
+			t.Fatal(err)
+		}
+		s.run(t, "missing in Secret restore-key/numaform-history", "restore", file)
+		s.run(t, "Wrote the key of the history to Secret restore-key/numaform-history", "restore", file, "--write")
+		if !bytes.Equal(s.secretKey(t), key) {
+			t.Errorf("with a copy: %t: the Secret contains another key", hasCopy)
+		}
+		if content, err := os.ReadFile(keyFile); hasCopy != bytes.Equal(content, key) {
+			t.Errorf("with a copy: %t: the key on the machine is %q, %v", hasCopy, content, err)
+		}
 	}
 }

@@ -102,12 +102,16 @@ func (o *restoreOptions) run(ctx context.Context, process Process, path string) 
 	if b.ClusterID != settings.ClusterID {
 		return fmt.Errorf("the backup is of cluster %q, but the configuration is for cluster %q: nothing was written: use a backup of this cluster, or its configuration with --config", b.ClusterID, settings.ClusterID)
 	}
-	opened, err := settings.OpenStore(process.Environ, o.kubeconfig)
+	cluster := o.kubeconfig
+	if b.KeyInCluster && settings.Fleet.InGit() && o.selected(process.Environ) {
+		cluster.Namespace = o.namespace
+	}
+	opened, err := settings.OpenStore(process.Environ, cluster)
 	if err != nil {
 		return err
 	}
 	to := &restoring{backup: b, store: opened, namespace: o.namespace}
-	if err := o.compare(ctx, settings, to); err != nil {
+	if err := o.compare(ctx, process.Environ, settings, to); err != nil {
 		return err
 	}
 	r, err := session.scaler.ProposeRestore(ctx, session.snapshot, b.Content, b.States)
@@ -121,12 +125,7 @@ func (o *restoreOptions) run(ctx context.Context, process Process, path string) 
 	w := newPrinter(process)
 	w.printf("Backup of cluster %s at %s by numaform %s: %s.\n", b.ClusterID, b.Created.Format(time.RFC3339), b.Version, summaryOf(b))
 	w.restoration(r, len(b.States), settings.FleetPlace())
-	if to.lacksKey {
-		w.printf("Key of the history: missing in %s.\n", opened.KeyPlace())
-	}
-	for _, name := range to.missing {
-		w.printf("ConfigMap %s/%s: missing or empty.\n", o.namespace, name)
-	}
+	to.print(w)
 	if w.err != nil {
 		return w.err
 	}
@@ -159,30 +158,60 @@ func (o *restoreOptions) run(ctx context.Context, process Process, path string) 
 // restoring is the part of a restore that is not the fleet itself: the key of the history and
 // the ConfigMaps in numaform's namespace.
 type restoring struct {
-	backup    *backup.Backup
-	store     *store.Sealed
-	lacksKey  bool
+	backup *backup.Backup
+	store  *store.Sealed
+	// keyless opens the fleet with each place that lacks the key: with history.key_file, the
+	// controller's Secret is a second place.
+	keyless   []*store.Sealed
 	cluster   kubernetes.Interface // nil without a cluster
 	namespace string
 	// missing are the ConfigMaps of the backup that do not exist or are empty.
 	missing []string
 }
 
-// compare checks the key of a backup, and selects the cluster.
-func (o *restoreOptions) compare(ctx context.Context, settings *operator.Config, to *restoring) error {
-	if key := to.backup.Key; key != nil {
-		exists, err := to.store.CheckKey(ctx, key)
+// compare selects the cluster, and finds where the key of a backup is missing.
+func (o *restoreOptions) compare(ctx context.Context, environ []string, settings *operator.Config, to *restoring) error {
+	if o.inCluster(environ, settings) {
+		var err error
+		if _, to.cluster, err = o.open(); err != nil {
+			return explained(err, restoreRole)
+		}
+	}
+	if to.backup.Key == nil {
+		return nil
+	}
+
+	stores := []*store.Sealed{to.store}
+	if to.backup.KeyInCluster && to.cluster != nil && settings.History.KeyFile != "" {
+		controllers, err := o.controllerStore(environ, settings)
 		if err != nil {
 			return err
 		}
-		to.lacksKey = !exists
+		stores = append(stores, controllers)
 	}
-	if !o.inCluster(settings) {
-		return nil
+	for _, s := range stores {
+		exists, err := s.CheckKey(ctx, to.backup.Key)
+		if err != nil {
+			return explained(err, restoreRole)
+		}
+		if !exists {
+			to.keyless = append(to.keyless, s)
+		}
 	}
-	var err error
-	_, to.cluster, err = o.open()
-	return explained(err, restoreRole)
+	return nil
+}
+
+// print shows what is missing besides the fleet.
+func (r *restoring) print(w *printer) {
+	for _, s := range r.keyless {
+		w.printf("Key of the history: missing in %s.\n", s.KeyPlace())
+	}
+	if r.backup.KeyInCluster && r.cluster == nil {
+		w.printf("The key is a controller's: to restore it for the controller, add --kubeconfig.\n")
+	}
+	for _, name := range r.missing {
+		w.printf("ConfigMap %s/%s: missing or empty.\n", r.namespace, name)
+	}
 }
 
 // findMissing finds the ConfigMaps of a backup that do not exist or, with empty, have no data: the
@@ -212,11 +241,11 @@ func (r *restoring) write(ctx context.Context, w *printer) error {
 			return err
 		}
 	}
-	if r.lacksKey {
-		if err := r.store.RestoreKey(ctx, r.backup.Key); err != nil {
+	for _, s := range r.keyless {
+		if err := s.RestoreKey(ctx, r.backup.Key); err != nil {
 			return err
 		}
-		w.printf("Wrote the key of the history.\n")
+		w.printf("Wrote the key of the history to %s.\n", s.KeyPlace())
 	}
 	for _, name := range r.missing {
 		if err := restoreConfigMap(ctx, r.cluster, r.namespace, name, r.backup.ConfigMaps[name]); err != nil {

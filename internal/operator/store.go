@@ -40,7 +40,8 @@ type Kubeconfig struct {
 	Path, Context string
 	// Rest, if set, overrides all other fields.
 	Rest *rest.Config
-	// Namespace is the namespace of the controller's own objects; empty in other commands.
+	// Namespace is the namespace of the controller's own objects, to use the controller's key of
+	// the history; empty in most other commands.
 	Namespace string
 }
 
@@ -144,6 +145,9 @@ const historySecret = "numaform-history"
 
 func (g *Git) enabled() bool { return g.Enabled || g.Remote != "" }
 
+// InGit reports whether the fleet is stored in a git repository.
+func (f *Fleet) InGit() bool { return f.Git.enabled() }
+
 // check returns all errors in the fleet's configuration.
 func (f *Fleet) check() []error {
 	var mistakes []error
@@ -209,8 +213,8 @@ func (c *Config) OpenStore(environ []string, cluster Kubeconfig) (*store.Sealed,
 	// ConfigMaps, readable by everyone who may read Secrets there; or in numaform's own
 	// namespace; or in this machine's state directory.
 	secret := store.SecretVault{Namespace: cluster.Namespace, Name: historySecret}
-	if inPod := lookup(environ, "KUBERNETES_SERVICE_HOST") != ""; inPod && secret.Namespace == "" && !c.hasHistoryKey() {
-		secret.Namespace = lookup(environ, ownNamespace) // a command in the controller's pod
+	if secret.Namespace == "" && !c.hasHistoryKey() {
+		secret.Namespace = PodNamespace(environ)
 	}
 	if at := c.Fleet.ConfigMap; at != (ConfigMap{}) {
 		secret.Namespace = at.Namespace
@@ -235,6 +239,15 @@ func (c *Config) OpenStore(environ []string, cluster Kubeconfig) (*store.Sealed,
 		return nil, err
 	}
 	return store.NewSealed(inner, secret, c.ClusterID), nil
+}
+
+// PodNamespace returns the namespace of numaform's own objects if a command runs in the
+// controller's pod, and "" otherwise.
+func PodNamespace(environ []string) string {
+	if lookup(environ, "KUBERNETES_SERVICE_HOST") == "" {
+		return ""
+	}
+	return lookup(environ, ownNamespace)
 }
 
 // CheckpointPlaces returns the places outside the fleet's store that have checkpoints of its
