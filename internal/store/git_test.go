@@ -3,15 +3,20 @@ package store_test
 import (
 	"cmp"
 	"context"
+	"crypto/ed25519"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"golang.org/x/crypto/ssh"
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/generator"
@@ -609,6 +614,67 @@ func TestGitSilenceLimit(t *testing.T) {
 		synctest.Wait()
 		wantError(t, context.Cause(ctx), "no response for 2m0s")
 	})
+}
+
+// TestGitSilentSSH checks that reads from and pushes to an SSH server that accepts connections
+// but sends nothing end with their context.
+func TestGitSilentSSH(t *testing.T) {
+	dir := t.TempDir()
+	_, private, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	block, err := ssh.MarshalPrivateKey(private, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	put(t, dir, "key", string(pem.EncodeToMemory(block)))
+	put(t, dir, "known_hosts", "")
+	t.Setenv("SSH_KNOWN_HOSTS", filepath.Join(dir, "known_hosts"))
+
+	for name, call := range map[string]func(context.Context, *store.Git) error{
+		"read": func(ctx context.Context, g *store.Git) error { _, _, err := g.Read(ctx); return err },
+		"push": func(ctx context.Context, g *store.Git) error {
+			return g.DropBranch(ctx, "numaform/1", strings.Repeat("1", 40))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			listener, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			accepted := make(chan net.Conn, 1)
+			go func() {
+				defer cancel()
+				defer close(accepted)
+				if conn, err := listener.Accept(); err == nil {
+					accepted <- conn
+				}
+			}()
+			g := openGit(t, store.GitConfig{
+				Clone: t.TempDir(), Remote: fmt.Sprintf("ssh://git@%s/x.git", listener.Addr()), Auth: store.GitAuth{SSHKey: filepath.Join(dir, "key")},
+			})
+			ended := make(chan error, 1)
+			go func() { ended <- call(ctx, g) }()
+			select {
+			case err = <-ended:
+			case <-time.After(20 * time.Second):
+				t.Error("it waits for the server")
+			}
+			if !t.Failed() && !errors.Is(err, context.Canceled) {
+				t.Errorf("got %v, want context.Canceled", err)
+			}
+			if err := listener.Close(); err != nil {
+				t.Error(err)
+			}
+			if conn := <-accepted; conn == nil {
+				t.Error("it did not connect")
+			} else if err := conn.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
 }
 
 // TestGitHidesSecrets checks that errors and the clone of an unreachable remote contain no

@@ -476,7 +476,7 @@ func (r *repository) fetchOther(ctx context.Context, names ...plumbing.Reference
 func (r *remote) remove(ctx context.Context, name plumbing.ReferenceName, at plumbing.Hash) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, networkTimeout)
 	defer cancel()
-	session, err := r.transport.NewReceivePackSession(r.endpoint, r.auth)
+	session, err := openSession(ctx, r, r.transport.NewReceivePackSession)
 	if err != nil {
 		return err
 	}

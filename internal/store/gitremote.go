@@ -104,7 +104,7 @@ func remoteFix(err error) string {
 		return "correct fleet.git.remote, or create the repository"
 	case errors.Is(err, transport.ErrAuthenticationRequired), errors.Is(err, transport.ErrAuthorizationFailed):
 		return "set NUMAFORM_GIT_TOKEN for an https URL, or fleet.git.ssh_key_file for an ssh URL, to a credential that may read and write the repository"
-	case errors.As(err, &network):
+	case errors.As(err, &network), errors.Is(err, errSilent):
 		return "correct fleet.git.remote, or make the host reachable from here"
 	}
 	return "fix this"
@@ -119,10 +119,13 @@ func sameHost(request *nethttp.Request, via []*nethttp.Request) error {
 	return nil
 }
 
+// errSilent is the cause of a context that silenceLimit ended.
+var errSilent = fmt.Errorf("no response for %s", networkTimeout)
+
 // silenceLimit returns a context that ends when received was not called for networkTimeout.
 func silenceLimit(ctx context.Context) (_ context.Context, received func(), cancel func()) {
 	ctx, stop := context.WithCancelCause(ctx)
-	timer := time.AfterFunc(networkTimeout, func() { stop(fmt.Errorf("no response for %s", networkTimeout)) })
+	timer := time.AfterFunc(networkTimeout, func() { stop(errSilent) })
 	return ctx, func() { timer.Reset(networkTimeout) }, func() { timer.Stop(); stop(nil) }
 }
 
@@ -138,6 +141,34 @@ func (r receiver) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// openSession opens a session with the remote. The library connects to an SSH server without a
+// context, and waits for its responses without a limit. So openSession does not wait for the
+// library when ctx ends. A session that opens later is closed.
+func openSession[S io.Closer](ctx context.Context, r *remote, open func(*transport.Endpoint, transport.AuthMethod) (S, error)) (S, error) {
+	type result struct {
+		session S
+		err     error
+	}
+	opened := make(chan result)
+	go func() {
+		session, err := open(r.endpoint, r.auth)
+		select {
+		case opened <- result{session, err}:
+		case <-ctx.Done():
+			if err == nil {
+				_ = session.Close() // nothing was sent
+			}
+		}
+	}()
+	select {
+	case o := <-opened:
+		return o.session, o.err
+	case <-ctx.Done():
+		var none S
+		return none, context.Cause(ctx)
+	}
+}
+
 // session is a connection that fetches from the remote, with the remote's references.
 type session struct {
 	transport.UploadPackSession
@@ -149,7 +180,12 @@ type session struct {
 func (r *remote) connect(ctx context.Context, f func(ctx context.Context, s session) error) (err error) {
 	ctx, received, cancel := silenceLimit(ctx)
 	defer cancel()
-	upload, err := r.transport.NewUploadPackSession(r.endpoint, r.auth)
+	defer func() {
+		if err != nil && ctx.Err() != nil {
+			err = context.Cause(ctx) // the library says only that the context ended
+		}
+	}()
+	upload, err := openSession(ctx, r, r.transport.NewUploadPackSession)
 	if err != nil {
 		return err
 	}
@@ -276,9 +312,9 @@ func (r *remote) push(ctx context.Context, from *objects, name plumbing.Referenc
 	if err := r.interrupt.before("push"); err != nil {
 		return err
 	}
-	session, err := r.transport.NewReceivePackSession(r.endpoint, r.auth)
+	session, err := openSession(ctx, r, r.transport.NewReceivePackSession)
 	if err != nil {
-		return err
+		return fmt.Errorf("%w: %s", err, remoteFix(err))
 	}
 	defer func() { err = errors.Join(err, ignoreClosed(session.Close())) }()
 	advertised, err := session.AdvertisedReferencesContext(ctx)
