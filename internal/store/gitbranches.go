@@ -2,14 +2,12 @@ package store
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/go-git/go-git/v5/plumbing"
 
-	"github.com/numaform/numaform/internal/scratch"
 	"github.com/numaform/numaform/internal/shell"
 )
 
@@ -19,24 +17,16 @@ const proposals = "numaform/"
 // checkNewBranch refuses a branch that the remote does not have if another branch of the
 // remote contains a fleet: the branch's name is probably misspelled, and an empty fleet
 // would not know the existing VMs.
-func (r *repository) checkNewBranch(ctx context.Context) (err error) {
-	dir, err := scratch.New("branches")
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, dir.Remove()) }()
+func (r *repository) checkNewBranch(ctx context.Context) error {
 	// The heads are fetched without their history, so they must not get into the clone.
-	temporary := &repository{Git: r.Git}
-	defer func() { err = errors.Join(err, temporary.close()) }()
-	if err := temporary.create(dir.Path()); err != nil {
-		return err
-	}
-	heads, err := r.remote.heads(ctx, temporary.objects, r.isWithoutFleet)
-	if err != nil {
-		return fmt.Errorf("fetching the branches of %s: %w: %s, then try again: numaform searches them because the remote has no branch %s",
-			r.remote.url, err, remoteFix(err), r.config.Branch)
-	}
-	return r.checkHeads(heads, temporary.objects)
+	return r.temporarily("branches", func(fetched *objects) error {
+		heads, err := r.remote.heads(ctx, fetched, r.isWithoutFleet)
+		if err != nil {
+			return fmt.Errorf("fetching the branches of %s: %w: %s, then try again: numaform searches them because the remote has no branch %s",
+				r.remote.url, err, remoteFix(err), r.config.Branch)
+		}
+		return r.checkHeads(heads, fetched)
+	})
 }
 
 // checkNewLocalBranch is checkNewBranch for a repository without a remote.

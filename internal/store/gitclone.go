@@ -12,6 +12,7 @@ import (
 	"github.com/go-git/go-git/v5"
 	"github.com/go-git/go-git/v5/plumbing"
 
+	"github.com/numaform/numaform/internal/scratch"
 	"github.com/numaform/numaform/internal/shell"
 )
 
@@ -106,6 +107,21 @@ func (r *repository) create(path string) error {
 		return fmt.Errorf("creating a bare repository: %w", err)
 	}
 	return r.openAt(path)
+}
+
+// temporarily calls f with the objects of an empty repository, which it then removes.
+func (g *Git) temporarily(purpose string, f func(*objects) error) (err error) {
+	dir, err := scratch.New(purpose)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, dir.Remove()) }()
+	r := &repository{Git: g}
+	defer func() { err = errors.Join(err, r.close()) }()
+	if err := r.create(dir.Path()); err != nil {
+		return err
+	}
+	return f(r.objects)
 }
 
 func (r *repository) close() error {

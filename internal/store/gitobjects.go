@@ -277,22 +277,8 @@ func (o *objects) remember(chain []place, known int, limit int64) {
 
 // locate returns the pack that contains an object, and the object's offset in the pack.
 func (o *objects) locate(hash plumbing.Hash) (*packfile.Packfile, int64, error) {
-	if o.packs == nil {
-		o.packs = []*packfile.Packfile{}
-		entries, err := o.Filesystem().ReadDir("objects/pack")
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, 0, err
-		}
-		for _, entry := range entries {
-			name := "objects/pack/" + entry.Name()
-			if path.Ext(name) != ".idx" {
-				continue
-			}
-			err := o.openPack(name)
-			if err != nil && !errors.Is(err, fs.ErrNotExist) { // removed by a concurrent repack
-				return nil, 0, fmt.Errorf("opening %s: %w", name, err)
-			}
-		}
+	if err := o.list(); err != nil {
+		return nil, 0, err
 	}
 	for _, pack := range o.packs {
 		offset, err := pack.FindOffset(hash)
@@ -301,6 +287,39 @@ func (o *objects) locate(hash plumbing.Hash) (*packfile.Packfile, int64, error) 
 		}
 	}
 	return nil, 0, plumbing.ErrObjectNotFound
+}
+
+// list opens the existing packs, unless it has done so.
+func (o *objects) list() error {
+	if o.packs != nil {
+		return nil
+	}
+	o.packs = []*packfile.Packfile{}
+	entries, err := o.Filesystem().ReadDir("objects/pack")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, entry := range entries {
+		name := "objects/pack/" + entry.Name()
+		if path.Ext(name) != ".idx" {
+			continue
+		}
+		err := o.openPack(name)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // removed by a concurrent repack
+			return fmt.Errorf("opening %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// borrow moves the packs of other objects to o until o is closed.
+func (o *objects) borrow(other *objects) error {
+	if err := errors.Join(o.list(), other.list()); err != nil {
+		return err
+	}
+	o.packs = append(o.packs, other.packs...)
+	other.packs = nil
+	return nil
 }
 
 // openPack opens a pack, given the name of its index.

@@ -352,37 +352,71 @@ func (e *MergeError) Error() string { return e.Problem }
 // AfterMerge fetches a reference of the remote, which must be at the commit, and returns the
 // fleet's files as they are now and as they would be after a merge. It compares only files
 // of the fleet, and refuses a reference with other files as Read does. It returns a
-// MergeError if the reference is elsewhere, or both sides changed the same file.
+// MergeError if the reference is elsewhere, if its commits are too large, or if both sides
+// changed the same file.
+//
+// Everyone who can read the repository can open a pull request. So its commits do not get
+// into the clone, and other calls do not wait until they are fetched and compared.
 func (g *Git) AfterMerge(ctx context.Context, reference, commit string) (now, after generator.Files, err error) {
-	err = g.with(func(r *repository) error {
-		theirs, err := r.fetchOther(ctx, plumbing.ReferenceName(reference))
+	defer func() { err = g.scrub(err) }()
+	theirs := plumbing.NewHash(commit)
+	var r *repository
+	var head plumbing.Hash
+	var haves []plumbing.Hash
+	err = g.with(func(current *repository) (err error) {
+		r = current
+		if _, err = r.fetchOther(ctx); err != nil {
+			return err
+		}
+		if head, err = r.hash(r.branch); err != nil {
+			return err
+		}
+		if haves, err = r.newest(head); err == nil && r.objects.HasEncodedObject(theirs) == nil {
+			haves = append(haves, theirs)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	err = g.temporarily("merge", func(fetched *objects) (err error) {
+		at, err := r.remote.fetchCommit(ctx, fetched, haves, plumbing.ReferenceName(reference), theirs)
+		if _, large := errors.AsType[*MergeError](err); err != nil && !large {
+			err = fmt.Errorf("fetching %s from %s: %w: %s", reference, r.remote.url, err, remoteFix(err))
+		}
 		if err != nil {
 			return err
 		}
-		if theirs.String() != commit {
-			return &MergeError{Problem: fmt.Sprintf("%s is at commit %.12s, not at %.12s", reference, theirs, commit), Moved: true}
+		if at != theirs {
+			return &MergeError{Problem: fmt.Sprintf("%s is at commit %.12s, not at %.12s", reference, at, commit), Moved: true}
 		}
-		head, err := r.hash(r.branch)
-		if err != nil {
+		// Packs must not be listed while another process writes one.
+		if err := g.locks.exclusive(func() error { return r.objects.borrow(fetched) }); err != nil {
 			return err
 		}
-		base, err := r.mergeBase(head, theirs)
-		if err != nil {
-			return err
-		}
-		sides := make([]generator.Files, 3)
-		for i, at := range []plumbing.Hash{base, head, theirs} {
-			files, err := r.committed(at)
-			if err != nil {
-				return err
-			}
-			sides[i] = generator.Select(files)
-		}
-		now = sides[1]
-		after, err = merged(sides[0], now, sides[2])
+		defer func() { err = errors.Join(err, r.objects.Close()) }()
+		now, after, err = r.mergeOf(head, theirs)
 		return err
 	})
 	return now, after, err
+}
+
+// mergeOf returns the fleet's files in a commit, and after a merge of another commit.
+func (r *repository) mergeOf(ours, theirs plumbing.Hash) (now, after generator.Files, err error) {
+	base, err := r.mergeBase(ours, theirs)
+	if err != nil {
+		return nil, nil, err
+	}
+	sides := make([]generator.Files, 3)
+	for i, at := range []plumbing.Hash{base, ours, theirs} {
+		files, err := r.committed(at)
+		if err != nil {
+			return nil, nil, err
+		}
+		sides[i] = generator.Select(files)
+	}
+	after, err = merged(sides[0], sides[1], sides[2])
+	return sides[1], after, err
 }
 
 // mergeBase returns the newest common ancestor of two commits.
@@ -455,13 +489,7 @@ func (r *repository) fetchOther(ctx context.Context, names ...plumbing.Reference
 	if err != nil {
 		return plumbing.ZeroHash, err
 	}
-	var haves []plumbing.Hash
-	err = r.ancestors(head, func(commit plumbing.Hash) error {
-		if haves = append(haves, commit); len(haves) == maxHaves {
-			return storer.ErrStop
-		}
-		return nil
-	})
+	haves, err := r.newest(head)
 	if err != nil {
 		return plumbing.ZeroHash, err
 	}

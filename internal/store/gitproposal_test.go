@@ -1,7 +1,16 @@
 package store_test
 
 import (
+	"bytes"
 	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log"
+	"math/rand/v2"
+	"net/http"
+	"net/http/cgi"
+	"net/http/httptest"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -208,6 +217,115 @@ func TestGitAfterMerge(t *testing.T) {
 	if _, _, err := g.AfterMerge(t.Context(), "refs/heads/mine", head); !errors.As(err, &problem) || !strings.Contains(err.Error(), "conflicts") {
 		t.Errorf("a conflict: %v", err)
 	}
+}
+
+// TestGitAfterMergeOfLargeFiles refuses a pull request with large files, without adding them to
+// the clone, and reads the fleet while they are fetched.
+func TestGitAfterMergeOfLargeFiles(t *testing.T) {
+	t.Parallel()
+	first, _, remote := working(t)
+	begin(t, first, desired(), changed(1))
+	mallory := person(t, remote)
+	random := rand.NewChaCha8([32]byte{})
+	for i := range 5 {
+		content := make([]byte, 7<<20)
+		if _, err := random.Read(content); err != nil {
+			t.Fatal(err)
+		}
+		put(t, mallory, fmt.Sprintf("r/pve-1/%d", i), string(content))
+	}
+	for _, repository := range []string{mallory, remote} {
+		run(t, repository, "config", "core.compression", "0") // random content
+		run(t, repository, "config", "pack.window", "0")
+	}
+	run(t, mallory, "add", "-A")
+	run(t, mallory, "commit", "--quiet", "-m", "large")
+	run(t, mallory, "push", "--quiet", "origin", "HEAD:refs/pull/1/head")
+	head := run(t, mallory, "rev-parse", "HEAD")
+
+	var served *store.Git
+	read := make(chan error, 1)
+	server := serveGit(t, remote, func(request []byte) {
+		if !bytes.Contains(request, []byte("want "+head)) {
+			return
+		}
+		ended := make(chan error, 1)
+		go func() {
+			_, _, err := served.Read(t.Context())
+			ended <- err
+		}()
+		select {
+		case err := <-ended:
+			read <- err
+		case <-time.After(10 * time.Second):
+			read <- errors.New("it waits until the pull request is fetched")
+		}
+	})
+	for name, remote := range map[string]string{"path": remote, "http": server} {
+		clone := t.TempDir()
+		g := openGit(t, store.GitConfig{Clone: clone, Remote: remote})
+		if name == "http" {
+			served = g
+		}
+		wantFiles(t, g, desired())
+		before := sizeOf(t, clone)
+		var problem *store.MergeError
+		if _, _, err := g.AfterMerge(t.Context(), "refs/pull/1/head", head); !errors.As(err, &problem) || problem.Moved || !strings.Contains(err.Error(), "32 MiB") {
+			t.Errorf("%s: %v, want the size refused", name, err)
+		}
+		if after := sizeOf(t, clone); after > before+1<<20 {
+			t.Errorf("%s: the clone grew from %d to %d bytes", name, before, after)
+		}
+		wantFiles(t, g, desired())
+	}
+	select {
+	case err := <-read:
+		if err != nil {
+			t.Errorf("reading meanwhile: %v", err)
+		}
+	default:
+		t.Error("the commit was not requested")
+	}
+}
+
+// serveGit serves a repository over http, and returns its URL. It calls f with the body of each
+// request first.
+func serveGit(t *testing.T, repository string, f func(request []byte)) string {
+	t.Helper()
+	git := &cgi.Handler{
+		Path: filepath.Join(run(t, "", "--exec-path"), "git-http-backend"), Stderr: io.Discard, Logger: log.New(io.Discard, "", 0),
+		Env: []string{"GIT_PROJECT_ROOT=" + repository, "GIT_HTTP_EXPORT_ALL=1", "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=/dev/null"},
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		f(body)
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		git.ServeHTTP(w, r)
+	}))
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+// sizeOf returns the size of all files in a directory.
+func sizeOf(t *testing.T, dir string) (size int64) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(_ string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		info, err := entry.Info()
+		if err == nil {
+			size += info.Size()
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return size
 }
 
 // TestGitPictures proposes a change with pictures: they are on its branch and, once it is

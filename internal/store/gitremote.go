@@ -123,21 +123,21 @@ func sameHost(request *nethttp.Request, via []*nethttp.Request) error {
 var errSilent = fmt.Errorf("no response for %s", networkTimeout)
 
 // silenceLimit returns a context that ends when received was not called for networkTimeout.
-func silenceLimit(ctx context.Context) (_ context.Context, received func(), cancel func()) {
+func silenceLimit(ctx context.Context) (_ context.Context, received func(int), cancel func()) {
 	ctx, stop := context.WithCancelCause(ctx)
 	timer := time.AfterFunc(networkTimeout, func() { stop(errSilent) })
-	return ctx, func() { timer.Reset(networkTimeout) }, func() { timer.Stop(); stop(nil) }
+	return ctx, func(int) { timer.Reset(networkTimeout) }, func() { timer.Stop(); stop(nil) }
 }
 
-// receiver calls received after each read.
+// receiver calls received after each read, with the number of bytes.
 type receiver struct {
 	io.Reader
-	received func()
+	received func(int)
 }
 
 func (r receiver) Read(p []byte) (int, error) {
 	n, err := r.Reader.Read(p)
-	r.received()
+	r.received(n)
 	return n, err
 }
 
@@ -173,7 +173,7 @@ func openSession[S io.Closer](ctx context.Context, r *remote, open func(*transpo
 type session struct {
 	transport.UploadPackSession
 	*packp.AdvRefs
-	received func()
+	received func(int)
 }
 
 // connect calls f with a session, unless the remote is empty.
@@ -216,11 +216,39 @@ func (r *remote) fetch(ctx context.Context, into *objects, haves []plumbing.Hash
 			}
 		}
 		request.Haves = haves
-		// Do not transfer objects larger than a record, because they are not part of a
-		// fleet.
-		return s.download(ctx, into, request, packp.FilterBlobLimit(maxRecord+1, packp.BlobLimitPrefixNone))
+		return s.download(ctx, into, request, withoutLarge)
 	})
 	return hashes, err
+}
+
+// withoutLarge omits objects larger than a record, because they are not part of a fleet.
+var withoutLarge = packp.FilterBlobLimit(maxRecord+1, packp.BlobLimitPrefixNone)
+
+// fetchCommit stores the objects of a commit that the clone does not have, if the reference is
+// at the commit. It returns the hash of the reference, zero if it does not exist, and a
+// MergeError if the objects have more than maxMerge bytes.
+func (r *remote) fetchCommit(
+	ctx context.Context, into *objects, haves []plumbing.Hash, name plumbing.ReferenceName, commit plumbing.Hash,
+) (at plumbing.Hash, err error) {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	err = r.connect(ctx, func(ctx context.Context, s session) error {
+		if at = s.References[name.String()]; at != commit || at.IsZero() {
+			return nil
+		}
+		size, received := 0, s.received
+		s.received = func(n int) {
+			received(n)
+			if size += n; size > maxMerge {
+				stop(&MergeError{Problem: fmt.Sprintf("its commits add more than %d MiB to the repository: remove the large files from the commits", maxMerge>>20)})
+			}
+		}
+		request := packp.NewUploadPackRequestFromCapabilities(s.Capabilities)
+		request.Wants = []plumbing.Hash{commit}
+		request.Haves = haves
+		return s.download(ctx, into, request, withoutLarge)
+	})
+	return at, err
 }
 
 // heads stores the trees of the heads of the remote's branches, without their history. It
@@ -344,6 +372,17 @@ func (r *remote) push(ctx context.Context, from *objects, name plumbing.Referenc
 	return errors.Join(err, r.interrupt.before("pushed"))
 }
 
+// newest returns a commit and its nearest ancestors, which a fetch reports as known.
+func (r *repository) newest(commit plumbing.Hash) (haves []plumbing.Hash, err error) {
+	err = r.ancestors(commit, func(at plumbing.Hash) error {
+		if haves = append(haves, at); len(haves) == maxHaves {
+			return storer.ErrStop
+		}
+		return nil
+	})
+	return haves, err
+}
+
 // errBranchGone is returned by fetch if the remote had the branch before.
 var errBranchGone = errors.New("no longer has the branch")
 
@@ -355,16 +394,11 @@ func (r *repository) fetch(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		limit := len(haves) + maxHaves
-		err = r.ancestors(at, func(commit plumbing.Hash) error {
-			if haves = append(haves, commit); len(haves) == limit {
-				return storer.ErrStop
-			}
-			return nil
-		})
+		newest, err := r.newest(at)
 		if err != nil {
 			return err
 		}
+		haves = append(haves, newest...)
 	}
 	branch := plumbing.NewBranchReferenceName(r.config.Branch)
 	at, err := r.remote.fetch(ctx, r.objects, haves, branch, localNotes)

@@ -13,4 +13,7 @@ const (
 	maxBytes   = 256 << 20
 	maxRecords = 2_000_000
 	maxHistory = 512 << 20
+	// maxMerge limits what a pull request adds to the repository, in compressed bytes. A
+	// change of every file of a large fleet has about a third of it.
+	maxMerge = 32 << 20
 )
