@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -69,6 +70,8 @@ type objects struct {
 	unpackedBytes int
 	// ordered has the ends of the entries of trees whose names are in order: see appended.
 	ordered map[plumbing.Hash][]int
+	// unsynced are the loose objects that may not be on disk yet.
+	unsynced []plumbing.Hash
 }
 
 // unpacked is an object of a pack.
@@ -196,6 +199,42 @@ func (o *objects) remind(at place, read unpacked) {
 		o.unpackedBytes = len(read.content)
 	}
 	o.unpacked[at] = read
+}
+
+// SetEncodedObject stores a loose object, which is on disk only after sync.
+func (o *objects) SetEncodedObject(object plumbing.EncodedObject) (plumbing.Hash, error) {
+	hash, err := o.Storage.SetEncodedObject(object)
+	if err == nil {
+		o.unsynced = append(o.unsynced, hash)
+	}
+	return hash, err
+}
+
+// sync waits until the stored objects are on disk. Otherwise, a loss of power can leave empty
+// files for a commit that a reference names.
+func (o *objects) sync() error {
+	for _, hash := range o.unsynced {
+		name := hash.String()
+		if err := syncPath(filepath.Join(o.Filesystem().Root(), "objects", name[:2], name[2:])); err != nil {
+			return err
+		}
+	}
+	o.unsynced = nil
+	return nil
+}
+
+// removeEmpty removes loose objects that are empty or cut off, so that a fetch stores them
+// again. It reports whether there were any.
+func (o *objects) removeEmpty() (removed bool, err error) {
+	err = o.ForEachObjectHash(func(hash plumbing.Hash) error {
+		_, err := o.looseSize(hash)
+		if _, unread := errors.AsType[*fs.PathError](err); err == nil || unread {
+			return err
+		}
+		removed = true
+		return o.DeleteLooseObject(hash)
+	})
+	return removed, err
 }
 
 // HasEncodedObject returns nil if an object exists, and plumbing.ErrObjectNotFound if it

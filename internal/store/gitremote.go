@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"net"
 	nethttp "net/http"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -28,6 +29,7 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/transport/client"
 	"github.com/go-git/go-git/v5/plumbing/transport/http"
 	"github.com/go-git/go-git/v5/plumbing/transport/ssh"
+	"github.com/google/renameio/v2"
 )
 
 // networkTimeout limits how long the remote can be silent during a fetch, and how long a
@@ -203,15 +205,16 @@ func (r *remote) connect(ctx context.Context, f func(ctx context.Context, s sess
 	return f(ctx, session{UploadPackSession: upload, AdvRefs: advertised, received: received})
 }
 
-// fetch stores the objects of the remote's references that the clone does not have. It
-// returns the hashes of the references, zero for a missing one.
+// fetch stores the objects of the remote's references that the clone does not have: all, if
+// there are no haves. It returns the hashes of the references, zero for a missing one.
 func (r *remote) fetch(ctx context.Context, into *objects, haves []plumbing.Hash, names ...plumbing.ReferenceName) ([]plumbing.Hash, error) {
 	hashes := make([]plumbing.Hash, len(names))
 	err := r.connect(ctx, func(ctx context.Context, s session) error {
 		request := packp.NewUploadPackRequestFromCapabilities(s.Capabilities)
 		for i, name := range names {
 			hashes[i] = s.References[name.String()]
-			if !hashes[i].IsZero() && into.HasEncodedObject(hashes[i]) != nil && !slices.Contains(request.Wants, hashes[i]) {
+			missing := len(haves) == 0 || into.HasEncodedObject(hashes[i]) != nil
+			if missing && !hashes[i].IsZero() && !slices.Contains(request.Wants, hashes[i]) {
 				request.Wants = append(request.Wants, hashes[i])
 			}
 		}
@@ -372,6 +375,52 @@ func (r *remote) push(ctx context.Context, from *objects, name plumbing.Referenc
 	return errors.Join(err, r.interrupt.before("pushed"))
 }
 
+// haves returns the newest commits of the clone. It returns an error if the commit of a
+// reference cannot be read.
+func (r *repository) haves() (list []plumbing.Hash, err error) {
+	for _, name := range []plumbing.ReferenceName{r.branch, r.seenNotes} {
+		at, err := r.hash(name)
+		if err != nil {
+			return nil, err
+		}
+		newest, err := r.newest(at)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, newest...)
+	}
+	return list, r.checkNotes()
+}
+
+// checkNotes returns an error if the commit of the notes cannot be read.
+func (r *repository) checkNotes() error {
+	at, err := r.hash(r.notes)
+	if err != nil || at.IsZero() {
+		return err
+	}
+	if _, err = object.GetCommit(r.objects, at); err != nil {
+		return fmt.Errorf("reading commit %s: %w", at, err)
+	}
+	return nil
+}
+
+// repair removes what a loss of power damaged in the clone, so that a fetch without haves
+// stores it again. Damaged outcomes that were not pushed yet are lost. It returns the problem
+// of reading the clone if this cannot solve it.
+func (r *repository) repair(problem error) error {
+	removed, err := r.objects.removeEmpty()
+	if err != nil {
+		return fmt.Errorf("repairing the clone: %w: remove the directory %s, and numaform clones the repository again", err, r.config.Clone)
+	}
+	if !removed && !errors.Is(problem, plumbing.ErrObjectNotFound) {
+		return problem
+	}
+	if r.checkNotes() != nil {
+		return r.repo.Storer.RemoveReference(r.notes)
+	}
+	return nil
+}
+
 // newest returns a commit and its nearest ancestors, which a fetch reports as known.
 func (r *repository) newest(commit plumbing.Hash) (haves []plumbing.Hash, err error) {
 	err = r.ancestors(commit, func(at plumbing.Hash) error {
@@ -388,17 +437,12 @@ var errBranchGone = errors.New("no longer has the branch")
 
 // fetch updates the clone to the remote's current branch and notes.
 func (r *repository) fetch(ctx context.Context) error {
-	var haves []plumbing.Hash
-	for _, name := range []plumbing.ReferenceName{r.branch, r.seenNotes} {
-		at, err := r.hash(name)
-		if err != nil {
-			return err
-		}
-		newest, err := r.newest(at)
-		if err != nil {
-			return err
-		}
-		haves = append(haves, newest...)
+	haves, err := r.haves()
+	if err != nil {
+		haves, err = nil, r.repair(err)
+	}
+	if err != nil {
+		return err
 	}
 	branch := plumbing.NewBranchReferenceName(r.config.Branch)
 	at, err := r.remote.fetch(ctx, r.objects, haves, branch, localNotes)
@@ -583,12 +627,8 @@ func (r *repository) moveBranch(before, commit plumbing.Hash) error {
 	if now != before {
 		return fmt.Errorf("writing %s: %w", r.where(), ErrMoved)
 	}
-	var old *plumbing.Reference
-	if !before.IsZero() {
-		old = plumbing.NewHashReference(r.branch, before)
-	}
-	if err := r.repo.Storer.CheckAndSetReference(plumbing.NewHashReference(r.branch, commit), old); err != nil {
-		return fmt.Errorf("writing %s: %w: %w", r.where(), ErrMoved, err)
+	if err := r.setReference(r.branch, commit); err != nil {
+		return err
 	}
 	return r.interrupt.before("moved")
 }
@@ -623,6 +663,24 @@ func (r *repository) hash(name plumbing.ReferenceName) (plumbing.Hash, error) {
 	return ref.Hash(), nil
 }
 
+// setReference sets a reference. A crash or a loss of power leaves it at the old or at the new
+// target; the library would first make its file empty, as if the reference did not exist.
 func (r *repository) setReference(name plumbing.ReferenceName, target plumbing.Hash) error {
-	return r.repo.Storer.SetReference(plumbing.NewHashReference(name, target))
+	if at, err := r.hash(name); err != nil || at == target {
+		return err
+	}
+	root := r.objects.Filesystem().Root()
+	path := filepath.Join(root, name.String())
+	err := os.MkdirAll(filepath.Dir(path), 0o755)
+	if err == nil {
+		// Git would list a temporary file beside the reference as another one.
+		err = renameio.WriteFile(path, []byte(target.String()+"\n"), 0o644, renameio.WithTempDir(root))
+	}
+	if err == nil {
+		err = syncPath(filepath.Dir(path))
+	}
+	if err != nil {
+		return fmt.Errorf("writing %s: %w", name, err)
+	}
+	return nil
 }

@@ -68,8 +68,8 @@ func (r *repository) begin(ctx context.Context, base Revision, files generator.F
 	return r.publish(ctx, head, commit)
 }
 
-// commit stores a commit of tree with edits and returns its hash. A zero parent means the
-// first commit.
+// commit stores a commit of tree with edits and returns its hash once it is on disk. A zero
+// parent means the first commit.
 func (r *repository) commit(parent plumbing.Hash, tree *object.Tree, edits map[string]blob, message string, at time.Time) (plumbing.Hash, error) {
 	edited, err := r.edit(tree, edits)
 	if err != nil {
@@ -81,6 +81,9 @@ func (r *repository) commit(parent plumbing.Hash, tree *object.Tree, edits map[s
 		commit.ParentHashes = []plumbing.Hash{parent}
 	}
 	hash, err := r.put(plumbing.CommitObject, commit.Encode)
+	if err == nil {
+		err = r.objects.sync()
+	}
 	if err != nil {
 		return hash, fmt.Errorf("writing a commit: %w", err)
 	}

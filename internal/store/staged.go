@@ -259,3 +259,12 @@ func replace(root *os.Root, name string, content []byte) error {
 	}
 	return err
 }
+
+// syncPath waits until a file, or the entries of a directory, are on disk.
+func syncPath(path string) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(file.Sync(), file.Close())
+}

@@ -170,11 +170,7 @@ func (v FileVault) create(content []byte) (err error) {
 	if err := os.Link(file.Name(), string(v)); err != nil {
 		return err
 	}
-	parent, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(parent.Sync(), parent.Close())
+	return syncPath(dir)
 }
 
 // headSuffix is added to the name of the key's file or Secret.
