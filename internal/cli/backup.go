@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -151,6 +153,9 @@ func (o *backupOptions) run(ctx context.Context, process Process) (err error) {
 		if err != nil {
 			return explained(err, backupRole)
 		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(b.Content.Unread)) {
+		fmt.Fprintf(process.Stderr, "numaform: the backup lacks a record of the history: %v\n", b.Content.Unread[id])
 	}
 	for _, problem := range unread {
 		fmt.Fprintf(process.Stderr, "numaform: the backup lacks a state, and a restore would import its VMs: %v\n", problem)

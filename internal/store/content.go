@@ -49,6 +49,9 @@ type Content struct {
 	Files generator.Files
 	// Records are the records of the history, oldest first.
 	Records []Record
+	// Unread are the errors of the records or outcomes that are missing, because another client
+	// pushed them and they are too large, by the ID of the change.
+	Unread map[string]error
 }
 
 // Record is a change in the history, exactly as it is stored, because its seal covers fields

@@ -185,3 +185,46 @@ func TestCrashedRestore(t *testing.T) {
 		})
 	}
 }
+
+// TestContentWithoutLargeRecords backs up and restores a fleet in git to which another client
+// pushed a record and an outcome that are too large to be read.
+func TestContentWithoutLargeRecords(t *testing.T) {
+	t.Parallel()
+	for _, filters := range []string{"true", "false"} {
+		t.Run("filters: "+filters, func(t *testing.T) {
+			t.Parallel()
+			g, _, remote := working(t)
+			run(t, remote, "config", "uploadpack.allowFilter", filters)
+			content, _ := longFleet(t, g)
+			const id = "20261121T120000Z-aaaaaaaa"
+			large := strings.Repeat("x", 9<<20)
+			ann := person(t, remote)
+			put(t, ann, "history/2026/11/"+id+".json", large)
+			commitAll(t, ann, "a record")
+			put(t, ann, "note", large)
+			second := changed(1).ID
+			run(t, ann, "fetch", "--quiet", "origin", "refs/notes/numaform:refs/notes/numaform")
+			run(t, ann, "notes", "--ref=numaform", "add", "-F", "note", run(t, ann, "log", "--format=%H", "--", "history/2026/11/"+second+".json"))
+			run(t, ann, "push", "--quiet", "origin", "refs/notes/numaform")
+
+			got := contentOf(t, g)
+			unread := got.Unread
+			got.Unread = nil
+			if diff := cmp.Diff(content, got); diff != "" {
+				t.Errorf("content (-want +got):\n%s", diff)
+			}
+			for _, lacks := range []string{id, second} {
+				if len(unread) != 2 || !errors.As(unread[lacks], new(*store.RecordError)) {
+					t.Errorf("%s is missing because of %v", lacks, unread[lacks])
+				}
+			}
+			restore(t, g, got)
+
+			got.Records = append(got.Records, store.Record{ID: id, Change: []byte("{}")})
+			_, base := readFrom(t, g)
+			if err := g.Restore(t.Context(), base, got); !errors.As(err, new(*store.RecordError)) {
+				t.Errorf("restored a record that cannot be replaced: %v", err)
+			}
+		})
+	}
+}

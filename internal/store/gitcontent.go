@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -23,7 +24,7 @@ func (g *Git) Content(ctx context.Context) (*Content, error) {
 			return err
 		}
 		content.Files = generator.Select(have)
-		content.Records, _, err = r.stored()
+		_, err = r.stored(content)
 		return err
 	})
 	if err != nil {
@@ -32,58 +33,79 @@ func (g *Git) Content(ctx context.Context) (*Content, error) {
 	return content, nil
 }
 
-// stored returns the history as it is stored, and the commits with the records of the branch.
-func (r *repository) stored() ([]Record, map[string]committedRecord, error) {
+// stored sets the history of content as it is stored, and returns the commits with the records
+// of the branch.
+func (r *repository) stored(content *Content) (map[string]committedRecord, error) {
 	records, err := r.records(time.Time{})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	notes, err := r.notesTree()
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	found := map[string]Record{}
+	unreadable := map[string]error{}
 	if r.config.Dir != "" {
 		before, err := NewDirectory(r.fleetDir()).stored() // see Git.History
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		for _, record := range before {
 			found[record.ID] = record
 		}
 	}
 	for id, at := range records {
-		record, err := r.recordOf(notes, id, at)
+		record, unread, err := r.recordOf(notes, id, at)
 		if err != nil {
-			return nil, nil, err
+			return nil, err
+		}
+		if unread != nil {
+			unreadable[id] = unread
+		}
+		if record.Change == nil {
+			continue
 		}
 		if record.Outcome == nil {
 			record.Outcome = found[id].Outcome
 		}
 		found[id] = record
 	}
-	var list []Record
 	for _, record := range found {
-		list = append(list, record)
+		content.Records = append(content.Records, record)
 	}
-	sortRecords(list)
-	return list, records, nil
+	sortRecords(content.Records)
+	if len(unreadable) > 0 {
+		content.Unread = unreadable
+	}
+	return records, nil
 }
 
-// recordOf reads a record, and the outcome in notes.
-func (r *repository) recordOf(notes *object.Tree, id string, at committedRecord) (record Record, err error) {
+// recordOf reads a record, and the outcome in notes. What numaform did not write, because it is
+// too large, stays nil, and unread is its error.
+func (r *repository) recordOf(notes *object.Tree, id string, at committedRecord) (record Record, unread, err error) {
 	record.ID = id
-	if record.Change, err = r.content(at.blob); err != nil {
-		return record, r.unreadRecord(fmt.Sprintf("%s of commit %.12s", at.path, at.commit), recordHint, true, err)
+	read := func(blob plumbing.Hash, where, hint string) ([]byte, error) {
+		content, err := r.content(blob)
+		err = r.unreadRecord(where, hint, true, err)
+		damaged := r.remote == nil && errors.Is(err, plumbing.ErrObjectNotFound)
+		if _, is := errors.AsType[*RecordError](err); is && !damaged {
+			unread, err = err, nil
+		}
+		return content, err
 	}
+	where, hint := at.place()
+	if record.Change, err = read(at.blob, where, hint); err != nil {
+		return record, unread, err
+	}
+	where, hint = at.notePlace()
 	note, exists, err := r.noteOn(notes, at.commit)
 	if err == nil && exists {
-		record.Outcome, err = r.content(note)
+		record.Outcome, err = read(note, where, hint)
+	} else {
+		err = r.unreadRecord(where, hint, true, err)
 	}
-	if err != nil {
-		return record, r.unreadRecord(fmt.Sprintf("in the note on commit %.12s", at.commit), recordHint, true, err)
-	}
-	return record, nil
+	return record, unread, err
 }
 
 // Restore commits the content of a backup: a commit for each record, because an outcome is a
@@ -112,11 +134,17 @@ func (r *repository) restore(ctx context.Context, base Revision, content *Conten
 	if err := checkOwner(r.where(), have, content.Files); err != nil {
 		return err
 	}
-	existing, records, err := r.stored()
+	existing := &Content{}
+	records, err := r.stored(existing)
 	if err != nil {
 		return err
 	}
-	added, err := content.addedTo(existing)
+	added, err := content.addedTo(existing.Records)
+	for _, record := range added {
+		if unread := existing.Unread[record.ID]; unread != nil && record.Change != nil {
+			err = unread // a commit on top of it does not replace it
+		}
+	}
 	if err != nil {
 		return fmt.Errorf("writing fleet into %s: nothing was written: %w", r.where(), err)
 	}

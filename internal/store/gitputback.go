@@ -206,7 +206,7 @@ func (r *repository) moveNotes(mine, theirs map[string]committedRecord) error {
 			}
 			continue
 		}
-		record, err := r.recordOf(notes, id, mine[id])
+		record, _, err := r.recordOf(notes, id, mine[id])
 		if err != nil {
 			return err
 		}
@@ -329,7 +329,7 @@ func (r *repository) keptRecords(l *loss) ([]Record, error) {
 	}
 	var list []Record
 	for _, id := range l.Lost {
-		record, err := r.recordOf(notes, id, l.records[id])
+		record, _, err := r.recordOf(notes, id, l.records[id])
 		if err != nil {
 			return nil, err
 		}

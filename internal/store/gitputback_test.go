@@ -125,6 +125,29 @@ func TestPutBackToANewRepository(t *testing.T) {
 	}
 }
 
+// TestPutBackBesideALargeRecord takes the branch back to another commit with the same record,
+// which is too large to be read.
+func TestPutBackBesideALargeRecord(t *testing.T) {
+	t.Parallel()
+	p := newGuarded(t, "")
+	ann := person(t, p.remote)
+	large := func(message string) {
+		put(t, ann, "history/2026/11/20261121T120000Z-aaaaaaaa.json", strings.Repeat(" ", 9<<20))
+		run(t, ann, "add", "-A")
+		run(t, ann, "commit", "--quiet", "-m", message)
+		run(t, ann, "push", "--quiet", "--force")
+	}
+	large("a record")
+	begin(t, p, desired(), changed(3, 2000))
+	end(t, p, changed(3))
+	run(t, ann, "reset", "--quiet", "--hard", "HEAD~1")
+	large("the same record")
+	wantFiles(t, p, desired())
+	if len(p.reports) != 1 || p.reports[0].Err != nil || !slices.Equal(p.reports[0].Lost, []string{changed(3).ID}) {
+		t.Errorf("reported %+v, want one push of %s", p.reports, changed(3).ID)
+	}
+}
+
 // TestPutBackInBegin takes the branch back between a read and a write: the change is pushed
 // together with what was lost.
 func TestPutBackInBegin(t *testing.T) {

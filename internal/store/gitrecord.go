@@ -36,6 +36,16 @@ type committedRecord struct {
 	path         string
 }
 
+// place describes the record for errors, with the fix if numaform did not write it.
+func (c *committedRecord) place() (where, hint string) {
+	return fmt.Sprintf("%s of commit %.12s", c.path, c.commit), "numaform did not write this content: inspect it with git show, and rewrite that commit"
+}
+
+// notePlace describes the note on the record's commit for errors, with the fix.
+func (c *committedRecord) notePlace() (where, hint string) {
+	return fmt.Sprintf("in the note on commit %.12s", c.commit), fmt.Sprintf("restore it with git notes --ref=numaform edit %.12s", c.commit)
+}
+
 // records returns the records that the commits of the branch added, by change ID: all
 // records since the given time, always the last one, and possibly earlier ones. Later edits
 // of a record's file have no effect.
@@ -100,15 +110,13 @@ func horizon(since time.Time, last string) time.Time {
 // entry reads a change, and the note on its commit. notes and err are the result of notesTree.
 func (r *repository) entry(notes *object.Tree, err error, id string, at committedRecord) loadEntry {
 	entry := audit.Entry{Commit: at.commit.String()}
-	where := fmt.Sprintf("%s of commit %.12s", at.path, at.commit)
-	hint := "numaform did not write this content: inspect it with git show, and rewrite that commit"
+	where, hint := at.place()
 	change, changeErr := r.content(at.blob)
 	if changeErr != nil {
 		return func() (audit.Entry, error) { return entry, r.unreadRecord(where, hint, true, changeErr) }
 	}
 
-	whereNote := fmt.Sprintf("in the note on commit %.12s", at.commit)
-	hintNote := fmt.Sprintf("restore it with git notes --ref=numaform edit %.12s", at.commit)
+	whereNote, hintNote := at.notePlace()
 	var note plumbing.Hash
 	exists := false
 	if err == nil {
