@@ -33,7 +33,11 @@ func TestAppliesWithoutDrift(t *testing.T) {
 			// As root, the provider may query the guest agent: see pvesim.LeastPrivilege.
 			vm.Source.Options["agent"] = "0"
 		},
-		"host agent": func(vm *fleet.VM) { split(vm); pinned(vm); vm.PinWith = fleet.PinWithHostAgent },
+		"host agent": func(vm *fleet.VM) {
+			split(vm)
+			pinned(vm)
+			vm.PinWith, vm.Emulator = fleet.PinWithHostAgent, fleet.EmulatorShared
+		},
 		"devices": func(vm *fleet.VM) {
 			vm.PCIDevices = []fleet.PCIDevice{{Mapping: "gpu", PCIe: true, XVGA: true}, {Mapping: "vgpu", MDev: "nvidia-63"}}
 		},

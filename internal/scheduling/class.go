@@ -170,13 +170,13 @@ func Networks(nc *v1alpha1.ProxmoxNodeClass) []fleet.Network {
 // InPlace sets the fields of a Spec that a class changes while VMs run: tags, pool,
 // security groups, and the emulator setting of VMs that the host agent pins. None of them
 // is in ClassHash. module is the hash of the modules that the VM's file calls; empty means the
-// modules of new VMs.
+// modules of new VMs. The VM gets only what these modules support.
 func InPlace(nc *v1alpha1.ProxmoxNodeClass, spec *fleet.Spec, module string) {
 	spec.Tags = sortedCopy(nc.Spec.Tags)
 	spec.ResourcePool = nc.Spec.Pool
 	spec.SecurityGroups = securityGroups(nc, spec.Networks, module)
 	spec.Emulator = ""
-	if spec.Policy.Pinned() && spec.PinWith == fleet.PinWithHostAgent {
+	if spec.Policy.Pinned() && spec.PinWith == fleet.PinWithHostAgent && guard.EmulatorSettings(module) {
 		spec.Emulator = fleet.Emulator(nc.Spec.Placement.Emulator)
 	}
 }

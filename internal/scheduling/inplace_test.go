@@ -7,6 +7,7 @@ import (
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/scheduling"
+	"github.com/numaform/numaform/modules"
 )
 
 // TestInPlaceGroups checks which security groups a running VM gets from its class: only
@@ -35,6 +36,32 @@ func TestInPlaceGroups(t *testing.T) {
 		scheduling.InPlace(nc, &spec, test.module)
 		if diff := cmp.Diff(test.want, spec.SecurityGroups); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", test.name, diff)
+		}
+	}
+}
+
+// TestInPlaceEmulator checks which running VMs get the emulator setting of their class: only
+// VMs that the host agent pins, and whose modules support it. A plan of other modules would
+// fail, also for the other VMs of the host.
+func TestInPlaceEmulator(t *testing.T) {
+	t.Parallel()
+	nc := nodeClass(t, `{template: {name: t}, placement: {policy: Dedicated, pinWith: HostAgent, emulator: shared}}`)
+	pinned := fleet.Spec{Policy: fleet.PolicyDedicated, PinWith: fleet.PinWithHostAgent}
+	for _, test := range []struct {
+		name   string
+		vm     fleet.Spec
+		module string
+		want   fleet.Emulator
+	}{
+		{"new", pinned, "", fleet.EmulatorShared},
+		{"current modules", pinned, modules.Hash(), fleet.EmulatorShared},
+		{"older modules", pinned, "da59ea1a23b689cb", ""},
+		{"pinned by affinity", fleet.Spec{Policy: fleet.PolicyDedicated, PinWith: fleet.PinWithAffinity}, "", ""},
+		{"not pinned", fleet.Spec{Policy: fleet.PolicyNUMA, PinWith: fleet.PinWithHostAgent}, "", ""},
+	} {
+		scheduling.InPlace(nc, &test.vm, test.module)
+		if test.vm.Emulator != test.want {
+			t.Errorf("%s: emulator %q, want %q", test.name, test.vm.Emulator, test.want)
 		}
 	}
 }

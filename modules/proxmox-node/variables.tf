@@ -44,7 +44,7 @@ variable "description" {
   nullable    = false
 
   validation {
-    condition     = can(regex("^numaform/1 cluster=${var.cluster_id} key=[0-9a-f]{32}( pins=[0-9,]+)?$", one([for line in var.description : line if startswith(line, "numaform/1 ")])))
+    condition     = can(regex("^numaform/1 cluster=${var.cluster_id} key=[0-9a-f]{32}( pins=[0-9,]+( emulator=(guest|shared))?)?$", one([for line in var.description : line if startswith(line, "numaform/1 ")])))
     error_message = "description must hold exactly one marker line of numaform, of the cluster cluster_id. Without it numaform takes the VM for someone else's and never touches it again."
   }
 }

@@ -154,6 +154,8 @@ type nodeModule struct {
 	deviceGroups bool
 	// remote is set if the release clones templates of other hosts.
 	remote bool
+	// emulator is set if the release has the emulator setting in the description.
+	emulator bool
 	// adopted is set for the modules of adopted VMs.
 	adopted bool
 }
@@ -168,12 +170,17 @@ var nodeModules = map[string]nodeModule{
 	"f95ae3a2e756d6a4": {migrate: waitLong, standby: true, options: true},
 	"33b01d5508ee4608": {migrate: waitLong, standby: true, options: true, deviceGroups: true},
 	"da59ea1a23b689cb": {migrate: waitLong, standby: true, options: true, deviceGroups: true, remote: true},
+	"b7f279dbcf8f390b": {migrate: waitLong, standby: true, options: true, deviceGroups: true, remote: true, emulator: true},
 	modules.Adopted:    {migrate: waitLong, adopted: true},
 }
 
 // GroupsOfDevices reports whether the modules with a hash support security groups of single
 // network devices. An empty hash means the modules of new VMs, which do.
 func GroupsOfDevices(hash string) bool { return hash == "" || nodeModules[hash].deviceGroups }
+
+// EmulatorSettings reports whether the modules with a hash support the emulator setting of VMs
+// that the host agent pins. An empty hash means the modules of new VMs, which do.
+func EmulatorSettings(hash string) bool { return hash == "" || nodeModules[hash].emulator }
 
 // options reports whether the file has arguments of hardware or network devices that the
 // first releases of the module do not have, and would ignore.

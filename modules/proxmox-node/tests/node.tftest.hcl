@@ -60,6 +60,18 @@ run "never_power_cycles_and_never_waits_for_an_agent" {
   }
 }
 
+run "marker_of_a_vm_that_the_host_agent_pins" {
+  command = plan
+
+  variables {
+    description = ["numaform/1 cluster=prod key=0123456789abcdef0123456789abcdef pins=4,36,5,37 emulator=shared"]
+  }
+  assert {
+    condition     = proxmox_virtual_environment_vm.node.description == "numaform/1 cluster=prod key=0123456789abcdef0123456789abcdef pins=4,36,5,37 emulator=shared"
+    error_message = "The host agent must find pins and emulator in the description."
+  }
+}
+
 run "plain_vm" {
   assert {
     condition     = proxmox_virtual_environment_vm.node.description == "numaform/1 cluster=prod key=0123456789abcdef0123456789abcdef\nPool workers."

@@ -58,6 +58,14 @@ run "two_markers" {
   expect_failures = [var.description]
 }
 
+run "marker_with_an_unknown_emulator" {
+  command = plan
+  variables {
+    description = ["numaform/1 cluster=prod key=0123456789abcdef0123456789abcdef pins=4,5 emulator=host"]
+  }
+  expect_failures = [var.description]
+}
+
 run "numa_memory_that_does_not_add_up" {
   command = plan
   variables {
