@@ -17,6 +17,7 @@ import (
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/crd"
+	"github.com/numaform/numaform/modules"
 	"github.com/numaform/numaform/state/guard"
 	"github.com/numaform/numaform/topology"
 )
@@ -170,8 +171,12 @@ func Networks(nc *v1alpha1.ProxmoxNodeClass) []fleet.Network {
 // InPlace sets the fields of a Spec that a class changes while VMs run: tags, pool,
 // security groups, and the emulator setting of VMs that the host agent pins. None of them
 // is in ClassHash. module is the hash of the modules that the VM's file calls; empty means the
-// modules of new VMs. The VM gets only what these modules support.
+// modules of new VMs. The VM gets only what these modules support, so an adopted VM keeps all
+// fields.
 func InPlace(nc *v1alpha1.ProxmoxNodeClass, spec *fleet.Spec, module string) {
+	if module == modules.Adopted {
+		return
+	}
 	spec.Tags = sortedCopy(nc.Spec.Tags)
 	spec.ResourcePool = nc.Spec.Pool
 	spec.SecurityGroups = securityGroups(nc, spec.Networks, module)

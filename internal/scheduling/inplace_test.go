@@ -65,3 +65,16 @@ func TestInPlaceEmulator(t *testing.T) {
 		}
 	}
 }
+
+// TestInPlaceAdopted checks that an adopted VM keeps all fields that its class changes in
+// place: its modules write none of them.
+func TestInPlaceAdopted(t *testing.T) {
+	t.Parallel()
+	nc := nodeClass(t, `{template: {name: t}, tags: [new], pool: nodes, securityGroups: [kube], placement: {policy: Dedicated, pinWith: HostAgent, emulator: shared}}`)
+	spec := fleet.Spec{Policy: fleet.PolicyDedicated, PinWith: fleet.PinWithAffinity, Tags: []string{"karpenter"}}
+	want := spec
+	scheduling.InPlace(nc, &spec, modules.Adopted)
+	if diff := cmp.Diff(want, spec); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}

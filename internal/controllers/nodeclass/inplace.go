@@ -116,8 +116,8 @@ func (c *InPlace) update(ctx context.Context, nc *v1alpha1.ProxmoxNodeClass, sta
 	var vms []fleet.VM
 	for i := range states {
 		vm := states[i].VM
-		if vm.NodeClass != nc.Name || states[i].Phase == scaler.PhaseRemoving || vm.Standby || vm.Adopted() {
-			continue // a standby VM is updated once it has become a node, an adopted VM when it is replaced
+		if vm.NodeClass != nc.Name || states[i].Phase == scaler.PhaseRemoving || vm.Standby {
+			continue // a standby VM is updated once it has become a node
 		}
 		from := vm.ResourcePool
 		scheduling.InPlace(nc, &vm.Spec, vm.Module)
