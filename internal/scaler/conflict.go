@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -136,8 +137,8 @@ func (v *hostView) addressTaken(vm *fleet.VM) (located, error) {
 }
 
 // memoryFits returns an error if the guests running on a VM's host use more memory than
-// the host has, or if the guests bound to one of the VM's NUMA nodes use more than that
-// node has.
+// memoryLimit, or if the guests bound to one of the VM's NUMA nodes use more than that node
+// has.
 func (v *hostView) memoryFits(vm *fleet.VM) error {
 	if v.host == nil {
 		return nil
@@ -155,8 +156,12 @@ func (v *hostView) memoryFits(vm *fleet.VM) error {
 			}
 		}
 	}
-	if limit := v.host.MemoryMiB; limit > 0 && used > limit {
-		return fmt.Errorf("vm %s: the guests of %s use %d MiB, but the host has %d MiB: free memory there, or plan again", vm.Name, v.id, used, limit)
+	if limit := v.memoryLimit(); limit > 0 && used > limit {
+		has := fmt.Sprintf("the host has %d MiB", v.host.MemoryMiB)
+		if limit > v.host.MemoryMiB {
+			has += fmt.Sprintf(", and its VMs tolerate %d MiB", limit)
+		}
+		return fmt.Errorf("vm %s: the guests of %s use %d MiB, but %s: free memory there, or plan again", vm.Name, v.id, used, has)
 	}
 	for _, node := range v.host.NUMANodes {
 		uses := slices.ContainsFunc(vm.Cells, func(cell topology.NUMACell) bool { return cell.HostNodes.Contains(node.ID) })
@@ -166,6 +171,29 @@ func (v *hostView) memoryFits(vm *fleet.VM) error {
 		}
 	}
 	return nil
+}
+
+// memoryLimit returns the memory that the guests of the host may use together, in MiB, or 0 if
+// the host's memory is unknown. It exceeds the host's memory if all of our VMs with ordinary
+// memory there tolerate that: the limit is never below the planner's.
+func (v *hostView) memoryLimit() int64 {
+	ratio := 0.0
+	for _, vm := range v.vms {
+		if tolerated := max(1, vm.MemoryOvercommit); vm.HugePages == "" && vm.Reserves() && (ratio == 0 || tolerated < ratio) {
+			ratio = tolerated
+		}
+	}
+	if ratio <= 1 {
+		return v.host.MemoryMiB
+	}
+
+	ordinary := v.host.MemoryMiB - v.host.ReservedMemoryMiB
+	for _, node := range v.host.NUMANodes {
+		for kib, count := range node.HugePages {
+			ordinary -= int64(kib) * count / 1024
+		}
+	}
+	return v.host.MemoryMiB + int64(math.Ceil((ratio-1)*float64(max(0, ordinary))))
 }
 
 // yield removes VMs that were created at the same time as another writer's. The removal

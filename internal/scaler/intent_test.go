@@ -380,10 +380,19 @@ func TestMemoryTakenMeanwhile(t *testing.T) {
 	}
 	stopped, elsewhere := other(9000), other(9000)
 	stopped.Running = false
+	shared := func(id fleet.VMID, ratio float64) fleet.VM {
+		tolerant := vm(pve1, id)
+		tolerant.Policy, tolerant.MemoryOvercommit = fleet.PolicyShared, ratio
+		return tolerant
+	}
+	paged, standby := vm(pve1, 2001), vm(pve1, 2001)
+	paged.HugePages, standby.Standby = fleet.HugePages1Gi, true
 	for _, tt := range []struct {
 		name  string
 		guest topology.Guest
 		move  bool
+		vms   []fleet.VM // the new VM first; nil means a
+		host  func(*topology.Host)
 		want  string
 	}{
 		{name: "all of it", guest: other(8192)},
@@ -398,6 +407,29 @@ func TestMemoryTakenMeanwhile(t *testing.T) {
 		{name: "of another NUMA node", guest: other(4097, bound(4097, topology.NUMABind, 0))},
 		{name: "of two NUMA nodes", guest: other(4097, bound(4097, topology.NUMABind, 0, 1))},
 		{name: "preferred from its NUMA node", guest: other(4097, bound(4097, topology.NUMAPreferred, 1))},
+		{name: "all that it tolerates", guest: other(12288), vms: []fleet.VM{shared(2000, 1.5)}},
+		{
+			name: "more than it tolerates", guest: other(12289), vms: []fleet.VM{shared(2000, 1.5)},
+			want: "the guests of lab/pve-1 use 12289 MiB, but the host has 8192 MiB, and its VMs tolerate 12288 MiB",
+		},
+		{
+			name: "more than another VM tolerates", guest: other(9832), vms: []fleet.VM{shared(2000, 1.5), shared(2001, 1.2)},
+			want: "the guests of lab/pve-1 use 9832 MiB, but the host has 8192 MiB, and its VMs tolerate 9831 MiB",
+		},
+		{
+			name: "beside a VM that does not tolerate it", guest: other(8193), vms: []fleet.VM{shared(2000, 1.5), shared(2001, 0)},
+			want: "the guests of lab/pve-1 use 8193 MiB, but the host has 8192 MiB: ",
+		},
+		{name: "beside a VM in huge pages", guest: other(12288), vms: []fleet.VM{shared(2000, 1.5), paged}},
+		{name: "beside a standby VM", guest: other(12288), vms: []fleet.VM{shared(2000, 1.5), standby}},
+		{
+			name: "more than it tolerates without reserved memory and huge pages", guest: other(10241), vms: []fleet.VM{shared(2000, 1.5)},
+			host: func(h *topology.Host) {
+				h.ReservedMemoryMiB = 2048
+				h.NUMANodes[1].HugePages = map[int]int64{2048: 1024}
+			},
+			want: "the guests of lab/pve-1 use 10241 MiB, but the host has 8192 MiB, and its VMs tolerate 10240 MiB",
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -407,17 +439,25 @@ func TestMemoryTakenMeanwhile(t *testing.T) {
 			}
 			seen.Hosts[0].MemoryMiB = 8192
 			seen.Hosts[0].NUMANodes = []topology.NUMANode{{ID: 0, MemoryMiB: 4096}, {ID: 1, MemoryMiB: 4096}}
+			if tt.host != nil {
+				tt.host(&seen.Hosts[0])
+			}
+			vms := tt.vms
+			if vms == nil {
+				vms = []fleet.VM{a}
+			}
+			added := vms[0]
 			w, err := newScaler(t, nil).Look(t.Context(), &scaler.Change{
-				After: fleet.Fleet{ClusterID: clusterID, VMs: []fleet.VM{a}}, Added: []fleet.VM{a}, Snapshot: seen,
+				After: fleet.Fleet{ClusterID: clusterID, VMs: vms}, Added: []fleet.VM{added}, Snapshot: seen,
 			}, pve1)
 			if err != nil {
 				t.Fatal(err)
 			}
-			err = w.Conflict(w.Intent(&tfjson.Plan{ResourceChanges: []*tfjson.ResourceChange{create(a)}}, nil))
+			err = w.Conflict(w.Intent(&tfjson.Plan{ResourceChanges: []*tfjson.ResourceChange{create(added)}}, nil))
 			switch {
 			case tt.want == "" && err != nil:
 				t.Errorf("got %v, want no conflict", err)
-			case tt.want != "" && (!as[*scaler.ConflictError](err) || !strings.Contains(err.Error(), "vm "+a.Name+": "+tt.want)):
+			case tt.want != "" && (!as[*scaler.ConflictError](err) || !strings.Contains(err.Error(), "vm "+added.Name+": "+tt.want)):
 				t.Errorf("got %v, want a conflict: %s", err, tt.want)
 			}
 		})
