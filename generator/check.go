@@ -430,12 +430,17 @@ func (c *checker) placement(vm *fleet.VM) {
 		return
 	}
 	c.require(len(vm.Cells) <= maxCells, "cells", "has %d entries: Proxmox supports at most %d", len(vm.Cells), maxCells)
+	least := int64(minMemoryMiB)
+	if vm.Adopted() { // its module does not write its cells
+		least = 1
+	}
 	var memory int64
 	var guestCPUs []int
 	for i, cell := range vm.Cells {
 		field := fmt.Sprintf("cells[%d].", i)
-		c.require(!cell.GuestCPUs.IsEmpty() && !cell.HostNodes.IsEmpty() && !slices.ContainsFunc(cell.HostNodes.List(), unknown) && cell.MemoryMiB >= 1,
-			field+"host_nodes", "%s for guest CPUs %s with %d MiB: a cell requires NUMA nodes, guest CPUs and memory", cell.HostNodes, cell.GuestCPUs, cell.MemoryMiB)
+		c.require(!cell.GuestCPUs.IsEmpty() && !cell.HostNodes.IsEmpty() && !slices.ContainsFunc(cell.HostNodes.List(), unknown),
+			field+"host_nodes", "%s for guest CPUs %s: a cell requires NUMA nodes and guest CPUs", cell.HostNodes, cell.GuestCPUs)
+		c.size(field+"memory_mib", cell.MemoryMiB, least)
 		c.oneOf(field+"policy", string(cell.Policy), string(topology.NUMABind), string(topology.NUMAPreferred), string(topology.NUMAInterleave))
 		if page := vm.HugePages.MiB(); page > 0 {
 			c.require(cell.HostNodes.Size() == 1, field+"host_nodes", "%s: with huge pages, each cell must have one NUMA node", cell.HostNodes)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/modules"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -124,6 +125,7 @@ func TestRefusesVM(t *testing.T) {
 		"pin given twice":   {func(v *fleet.VM) { pinned(v); v.VCPUPins = []int{4, 4, 5, 6} }, "vcpu_pins:"},
 		"negative pin":      {func(v *fleet.VM) { pinned(v); v.CPUs, v.VCPUPins = topology.CPUs(-1, 5, 6, 7), []int{5, 6, 7, -1} }, "must not be negative"},
 		"cell memory":       {func(v *fleet.VM) { split(v); v.Cells[0].MemoryMiB++ }, "cells: have 8193 MiB in total: must be the VM's 8192"},
+		"small cell":        {func(v *fleet.VM) { split(v); v.Cells[0].MemoryMiB, v.Cells[1].MemoryMiB = 63, 8129 }, "cells[0].memory_mib: 63: must be from 64"},
 		"cell without node": {func(v *fleet.VM) { split(v); v.Cells[0].HostNodes = topology.CPUs() }, "cells[0].host_nodes:"},
 		"cell policy":       {func(v *fleet.VM) { split(v); v.Cells[1].Policy = "strict" }, `cells[1].policy "strict"`},
 		"huge pages":        {func(v *fleet.VM) { split(v); v.HugePages = "4Mi" }, `huge_pages "4Mi": must be one of`},
@@ -185,6 +187,19 @@ func TestRefusesVM(t *testing.T) {
 			c.change(&vm)
 			checkRefused(t, fleetOf(vm), c.want)
 		})
+	}
+}
+
+// TestAdoptedIsAsItWas checks that Render accepts values of an adopted VM that the provider
+// would refuse for a new one.
+func TestAdoptedIsAsItWas(t *testing.T) {
+	t.Parallel()
+	vm := vmAt(somewhere, 2001)
+	vm.Module, vm.Template, vm.Source = modules.Adopted, "", fleet.Source{}
+	split(&vm)
+	vm.Cells[0].MemoryMiB, vm.Cells[1].MemoryMiB = 32, 8160
+	if _, err := generator.Render(fleetOf(vm)); err != nil {
+		t.Error(err)
 	}
 }
 

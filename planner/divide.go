@@ -168,20 +168,23 @@ func exact(sizes []sizeCount, most int) int {
 }
 
 // divideMemory divides the memory in proportion to the vCPUs, in whole pages. Memory that
-// does not fit its node moves to nodes with room. Every node gets at least one page. It
+// does not fit its node moves to nodes with room. Every node gets at least leastMiB. It
 // returns false if the memory cannot be divided in this way.
-func divideMemory(sub []supply, vcpus []int, w request) ([]int64, bool) {
+func divideMemory(sub []supply, vcpus []int, w request, leastMiB int64) ([]int64, bool) {
 	memory, page := make([]int64, len(sub)), w.backing.mib()
-	pages := w.memory / page
+	pages, least := w.memory/page, mulDivCeil(leastMiB, 1, page)
 	left := pages
 	for i := range sub {
-		memory[i] = min(sub[i].memory/page, max(1, pages*int64(vcpus[i])/int64(w.vcpus)))
+		if sub[i].memory/page < least {
+			return nil, false
+		}
+		memory[i] = min(sub[i].memory/page, max(least, pages*int64(vcpus[i])/int64(w.vcpus)))
 		left -= memory[i]
 	}
 	for i := range sub {
 		more := min(sub[i].memory/page-memory[i], left)
 		if more < 0 {
-			more = max(more, 1-memory[i])
+			more = max(more, least-memory[i])
 		}
 		memory[i] += more
 		left -= more
@@ -189,5 +192,5 @@ func divideMemory(sub []supply, vcpus []int, w request) ([]int64, bool) {
 	for i := range memory {
 		memory[i] *= page
 	}
-	return memory, left == 0 && !slices.Contains(memory, 0)
+	return memory, left == 0
 }

@@ -11,6 +11,10 @@ import (
 // maxCells is the number of numaN options that Proxmox supports.
 const maxCells = 8
 
+// minCellMiB is the minimum memory of a cell for the provider (bpg 0.111.1,
+// proxmoxtf/resource/vm/vm.go:1287). Proxmox has none.
+const minCellMiB = 64
+
 // Linux's default distances, for hosts that do not report their own.
 const (
 	localDistance  = 10

@@ -373,6 +373,57 @@ func TestCutKeepsCores(t *testing.T) {
 	}
 }
 
+// TestNoSmallCells checks that no cell of several has less than 64 MiB, which the provider
+// refuses: a node with less is not used, or the memory is not bound.
+func TestNoSmallCells(t *testing.T) {
+	t.Parallel()
+	short := func(mib int64) topology.Host { // only mib MiB of node 1 are free
+		h := twoNodes()
+		leave(&h, 31*gib, mib)
+		return h
+	}
+	busy := twoNodes() // one CPU of node 1 is free
+	busy.Guests = []topology.Guest{{VMID: 1, Running: true, VCPUs: 7, MemoryMiB: gib, Pins: topology.CPUs(4, 5, 6, 7, 12, 13, 14)}}
+	paged := busy
+	paged.NUMANodes = slices.Clone(busy.NUMANodes)
+	for i := range paged.NUMANodes {
+		paged.NUMANodes[i].HugePages = map[int]int64{2048: 512}
+	}
+	scraps := host("pve-1", machine(shape{nodes: 2, cores: 4, smt: 1, memory: 20 * gib}))
+	leave(&scraps, 245, 24)
+	inPages := spec(fleet.PolicyNUMA, 9, 256)
+	inPages.HugePages = fleet.HugePages2Mi
+	for _, test := range []struct {
+		name string
+		host topology.Host
+		spec fleet.Spec
+		want []int64 // MiB of each cell; nil if the VM is not placed
+	}{
+		{"63 MiB left", short(63), spec(fleet.PolicyNUMA, 12, 8*gib), nil},
+		{"64 MiB left", short(64), spec(fleet.PolicyNUMA, 12, 8*gib), []int64{8*gib - 64, 64}},
+		{"pinned", short(63), spec(fleet.PolicyDedicated, 12, 8*gib), []int64{}},
+		{"split", scraps, spec(fleet.PolicyDedicated, 4, 256), []int64{}},
+		{"few vCPUs on a node", busy, spec(fleet.PolicyNUMA, 9, 256), []int64{192, 64}},
+		{"in huge pages", paged, inPages, []int64{192, 64}},
+		{"too little for two cells", busy, spec(fleet.PolicyNUMA, 9, 127), nil},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			placed, unplaced := place(t, snapshot(test.host), nil, test.spec)
+			var got []int64
+			for _, p := range placed {
+				got = []int64{}
+				for _, c := range p.Cells {
+					got = append(got, c.MemoryMiB)
+				}
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("MiB of the cells (-want +got):\n%s%+v", diff, unplaced)
+			}
+		})
+	}
+}
+
 // TestMemoryOvercommit checks how many of ten VMs of 16 GiB a host with 64 GiB takes, beside
 // another VM.
 func TestMemoryOvercommit(t *testing.T) {

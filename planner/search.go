@@ -234,7 +234,11 @@ func (q *search) try(sub []supply, d division, skew bool) (plan, bool) {
 	if !ok {
 		return plan{}, false
 	}
-	memory, ok := divideMemory(sub, vcpus, q.request)
+	least := int64(1)
+	if len(sub) > 1 && !q.unbound && q.wide == 0 { // each node backs a cell
+		least = minCellMiB
+	}
+	memory, ok := divideMemory(sub, vcpus, q.request, least)
 	if !ok {
 		return plan{}, false
 	}

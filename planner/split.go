@@ -45,6 +45,7 @@ type splitter struct {
 	core         int      // vCPUs of a unit: one or several cores
 	page         int64    // MiB of a unit
 	cores, pages int      // of the VM, in units; the last core may not be full, see short
+	leastPages   int      // of a cell, and of each node of the interleaved one
 	pieces       [][]piece
 	// eachPages is the number of units that each node gives to the interleaved cell.
 	eachPages int
@@ -151,7 +152,7 @@ func (c *splitter) run() (plan, bool) {
 	}
 	best, found, size := plan{}, false, 0
 	try := func(pages int) {
-		if pages == c.eachPages {
+		if pages == c.eachPages || pages < c.leastPages {
 			return
 		}
 		c.eachPages = pages
@@ -214,6 +215,8 @@ func (c *splitter) setUnits() {
 	c.cores = (c.request.vcpus + c.core - 1) / c.core
 	c.page = mulDivCeil(c.request.memory, 1, splitPages)
 	c.pages = int(mulDivCeil(c.request.memory, 1, c.page))
+	missing := int64(c.pages)*c.page - c.request.memory // the last page may not be full
+	c.leastPages = int(mulDivCeil(minCellMiB+missing, 1, c.page))
 }
 
 // short returns the number of vCPUs that the last unit of cores lacks.
@@ -266,10 +269,10 @@ func (c *splitter) piecesOf(n int) []piece {
 }
 
 // isInterleaved reports whether a piece contributes to the interleaved cell. If the piece
-// has more than eachPages units of memory, the rest is a cell of its own, and both cells
-// need a core.
+// has more than eachPages units of memory, the rest is a cell of its own, which needs
+// leastPages, and both cells need a core.
 func (c *splitter) isInterleaved(p piece) bool {
-	return p.pages == c.eachPages || p.pages > c.eachPages && p.cores*c.core-c.short() > c.threads
+	return p.pages == c.eachPages || p.pages >= c.eachPages+c.leastPages && p.cores*c.core-c.short() > c.threads
 }
 
 // with returns the state of the interleaved cell after one more piece, and whether that
@@ -277,7 +280,7 @@ func (c *splitter) isInterleaved(p piece) bool {
 func (c *splitter) with(cell int, p piece) (int, bool) {
 	switch {
 	case !c.isInterleaved(p):
-		return cell, p.cores > 0
+		return cell, p.cores > 0 && p.pages >= c.leastPages
 	case p.cores > 0:
 		return interleavedAll, true
 	}

@@ -244,12 +244,15 @@ func mustFollowPolicy(t tb, h *topology.Host, r resident) {
 	mustTellCaches(t, h, r)
 }
 
-// mustBind checks the cells' policies: at most one cell is interleaved over several NUMA
-// nodes, and the reason reports it.
+// mustBind checks the cells' memory and policies: at most one cell is interleaved over several
+// NUMA nodes, and the reason reports it.
 func mustBind(t tb, h *topology.Host, r resident) {
 	t.Helper()
 	interleaved := 0
 	for _, cell := range r.place.Cells {
+		if len(r.place.Cells) > 1 && cell.MemoryMiB < 64 {
+			t.Fatalf("cell %+v has less than 64 MiB, which the provider refuses", cell)
+		}
 		want := topology.NUMABind
 		if r.spec.HugePages == "" && nodeByID(h, cell.HostNodes.List()[0]).MemoryMiB == topology.Unknown {
 			want = topology.NUMAPreferred
