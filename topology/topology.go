@@ -122,6 +122,9 @@ type Host struct {
 	NotesAt time.Time `json:"-"`
 
 	Machine
+	// Entry is the host's last entry in the cluster's list; zero if it is unknown, or if Machine
+	// must be read again.
+	Entry HostEntry `json:"-"`
 
 	ReservedCPUs      CPUSet `json:"reserved_cpus,omitzero"`
 	ReservedMemoryMiB int64  `json:"reserved_memory_mib,omitempty"`
@@ -144,6 +147,14 @@ type Host struct {
 	Templates []Template `json:"templates,omitempty"`
 	// Addresses are the host's own addresses, as far as they were read.
 	Addresses []string `json:"addresses,omitempty"`
+}
+
+// HostEntry is the part of a host's entry in the cluster's list that shows a restart or other
+// hardware.
+type HostEntry struct {
+	CPUs      int
+	MemoryMiB int64
+	Uptime    time.Duration
 }
 
 // ID returns the host's ID.

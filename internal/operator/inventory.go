@@ -222,11 +222,7 @@ func (i *Inventory) readRegion(ctx context.Context, client *proxmox.Client, old 
 			read.wholeAt = i.clock.Now()
 		}
 	case check:
-		var hosts []topology.HostName
-		for h := range old.snapshot.Hosts {
-			hosts = append(hosts, old.snapshot.Hosts[h].Name)
-		}
-		read.snapshot, read.err = client.Refresh(ctx, old.snapshot, hosts)
+		read.snapshot, read.err = client.Refresh(ctx, old.snapshot, nil)
 	default:
 		read.snapshot, read.err = client.Update(ctx, old.snapshot)
 	}

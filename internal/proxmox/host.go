@@ -28,6 +28,10 @@ const (
 	listedNotesAge = 5 * time.Minute
 )
 
+// bootTime is how long a host that has restarted is read again if its report cannot be read:
+// while its guests start, the report can exceed pveproxy's timeout.
+const bootTime = 5 * time.Minute
+
 // runningVersion matches the version in "pve-manager: 9.0.3 (running version:
 // 9.0.3/5bd5b0ff1e5c2a4b)".
 var runningVersion = regexp.MustCompile(`(?m)^pve-manager: \S+ \(running version: (\d[0-9A-Za-z.~+-]{0,30})/`)
@@ -52,8 +56,35 @@ func (c *Client) readHost(ctx context.Context, host *topology.Host, listing host
 	if c.cfg.Addresses {
 		c.readAddresses(ctx, host)
 	}
+	entry := entryOf(listing.node)
+	booting := entry.Uptime > 0 && entry.Uptime < bootTime
+	if !booting || host.Sources[topology.FactNUMA] != topology.SourceAssumed {
+		host.Entry = entry
+	}
 	host.Warnings = append(host.Warnings, host.MachineWarnings...)
 	return hostRead{gone: guests.gone, version: found.version}
+}
+
+// entryOf returns the part of a host's list entry that shows a restart or other hardware. It is
+// zero while the host's pvestatd does not run.
+func entryOf(node resource) topology.HostEntry {
+	return topology.HostEntry{CPUs: int(node.MaxCPU), MemoryMiB: node.MaxMem.mib(), Uptime: time.Duration(node.Uptime) * time.Second}
+}
+
+// hardwareChanged reports whether the hardware of a host can differ from the known one: the
+// host has restarted since it was read, or is listed with other CPUs or memory.
+func (c *Client) hardwareChanged(known *topology.Host, entry topology.HostEntry) bool {
+	switch {
+	case entry == (topology.HostEntry{}):
+		return !known.Online // it may have restarted: pvestatd starts late
+	case entry.CPUs != known.Entry.CPUs || entry.MemoryMiB != known.Entry.MemoryMiB:
+		return true
+	case entry.Uptime == 0: // unknown
+		return false
+	}
+	// Just after a restart, the list can still contain the previous entry, which the next
+	// uptime shows. After a long time without a read, the uptime can be longer again.
+	return entry.Uptime < known.Entry.Uptime || entry.Uptime+uptimeSlack < c.cfg.Now().Sub(known.ReadAt)
 }
 
 // readAddresses reads the host's own addresses, or adds a warning. Proxmox omits bridges that

@@ -46,47 +46,63 @@ func (c *Client) readRegion(ctx context.Context) (*regionRead, error) {
 		return nil, err
 	}
 	region := newRegionRead(topology.Region{Name: c.cfg.Region, Quorate: true}, resources)
-	region.HidesGuests = hidesGuests(privileges)
-	for path, granted := range privileges {
-		for _, privilege := range []string{"Mapping.Audit", "Mapping.Use", "Mapping.Modify"} {
-			below, ok := granted[privilege]
-			above := path == "/" || path == "/mapping" || path == "/mapping/pci"
-			if ok && (strings.HasPrefix(path, "/mapping/pci/") || below != 0 && above) {
-				region.maps = true
-			}
-		}
-	}
+	region.setPrivileges(privileges)
 	return region, c.readOnline(ctx, region)
 }
 
 // readListing is like readRegion, but reads the privileges only if guests were hidden
-// before, or if a remembered guest is no longer listed: it was removed, or is hidden now.
-func (c *Client) readListing(ctx context.Context, hidden bool) (*regionRead, error) {
+// before, if a host is new, or if a remembered guest is no longer listed: it was removed, or is
+// hidden now.
+func (c *Client) readListing(ctx context.Context, old *topology.Snapshot) (*regionRead, error) {
 	var resources []resource
 	if err := c.get(ctx, resourcesPath, &resources); err != nil {
 		return nil, err
 	}
 	region := newRegionRead(topology.Region{Name: c.cfg.Region, Quorate: true}, resources)
+	if err := c.readOnline(ctx, region); err != nil {
+		return nil, err
+	}
+	hidden := slices.ContainsFunc(old.Regions, func(r topology.Region) bool { return r.Name == c.cfg.Region && r.HidesGuests })
 	missing := c.guests.missing(resources)
-	if len(missing) > 0 || hidden {
+	if len(missing) > 0 || hidden || len(region.joined(old)) > 0 {
 		var privileges map[string]map[string]number
 		if err := c.get(ctx, permissionsPath, &privileges); err != nil {
 			return nil, err
 		}
-		region.HidesGuests = hidesGuests(privileges)
+		region.setPrivileges(privileges)
 		if !region.HidesGuests { // otherwise the next listing checks again
 			for _, vmid := range missing {
 				c.guests.forget(vmid)
 			}
 		}
 	}
-	return region, c.readOnline(ctx, region)
+	return region, nil
 }
 
-// hidesGuests reports whether Proxmox may have guests that it does not list, because the
-// credential lacks VM.Audit.
-func hidesGuests(privileges map[string]map[string]number) bool {
-	return privileges["/vms"]["VM.Audit"] == 0
+// setPrivileges sets what the credential may see. Proxmox may have guests that it does not list
+// if the credential lacks VM.Audit.
+func (r *regionRead) setPrivileges(privileges map[string]map[string]number) {
+	r.HidesGuests = privileges["/vms"]["VM.Audit"] == 0
+	for path, granted := range privileges {
+		for _, privilege := range []string{"Mapping.Audit", "Mapping.Use", "Mapping.Modify"} {
+			below, ok := granted[privilege]
+			above := path == "/" || path == "/mapping" || path == "/mapping/pci"
+			if ok && (strings.HasPrefix(path, "/mapping/pci/") || below != 0 && above) {
+				r.maps = true
+			}
+		}
+	}
+}
+
+// joined returns the hosts that have joined the cluster since old was read.
+func (r *regionRead) joined(old *topology.Snapshot) []topology.HostName {
+	var joined []topology.HostName
+	for name := range r.online {
+		if known := old.Host(topology.HostID{Region: r.Name, Host: name}); known == nil || known.Absent {
+			joined = append(joined, name)
+		}
+	}
+	return joined
 }
 
 // readOnline reads which hosts the cluster can reach, and whether it is quorate.

@@ -40,12 +40,13 @@ func (c *Client) Snapshot(ctx context.Context) (*topology.Snapshot, error) {
 	return snapshot, nil
 }
 
-// Refresh queries some of the region's hosts again, before a decision or an apply. It reads
-// the guests whose CPUs, memory or devices can differ from before: new, changed, stopped
-// and restarted guests, and the guests in vmids. With Config.Addresses, it also reads new and
-// changed guests of the other hosts. It reads storages, and the data of the
-// hosts' agents once a minute, but not the hardware of hosts where it is known. It does not
-// notice a new description of a running guest: Snapshot does. It returns a new snapshot.
+// Refresh queries the named hosts of the region again, before a decision or an apply; without
+// names, it queries all hosts, including new ones. It reads the guests whose CPUs, memory or
+// devices can differ from before: new, changed, stopped and restarted guests, and the guests in
+// vmids. With Config.Addresses, it also reads new and changed guests of the other hosts. It
+// reads storages, and the data of the hosts' agents once a minute, but hardware only if the host
+// is new, has restarted, or is listed with other CPUs or memory. It does not notice a new
+// description of a running guest: Snapshot does. It returns a new snapshot.
 func (c *Client) Refresh(ctx context.Context, old *topology.Snapshot, names []topology.HostName, vmids ...fleet.VMID) (*topology.Snapshot, error) {
 	region, err := c.readRegion(ctx)
 	if err != nil {
@@ -67,22 +68,16 @@ func (c *Client) Refresh(ctx context.Context, old *topology.Snapshot, names []to
 }
 
 // Update reads the whole region again from the cluster's list, which can be half a minute
-// old: it queries only hosts that had a Problem or are listed with one, and reads only
-// guests whose list entry has changed. It reads the data of the hosts' agents every five
-// minutes. While nothing happens, it makes one request, or two if there are several hosts.
+// old: it queries only hosts that had a Problem or are listed with one, and reads only guests
+// whose list entry has changed. It reads hardware as Refresh does, and the data of the hosts'
+// agents every five minutes. While nothing happens, it makes one request, or two if there are
+// several hosts.
 func (c *Client) Update(ctx context.Context, old *topology.Snapshot) (*topology.Snapshot, error) {
-	hidden := slices.ContainsFunc(old.Regions, func(r topology.Region) bool { return r.Name == c.cfg.Region && r.HidesGuests })
-	region, err := c.readListing(ctx, hidden)
+	region, err := c.readListing(ctx, old)
 	if err != nil {
 		return nil, err
 	}
-	var names []topology.HostName
-	for i := range old.Hosts {
-		if old.Hosts[i].Region == c.cfg.Region {
-			names = append(names, old.Hosts[i].Name)
-		}
-	}
-	return c.rereadHosts(ctx, old, region, names, func(ctx context.Context, host, known *topology.Host, listing hostListing) (gone []resource) {
+	return c.rereadHosts(ctx, old, region, nil, func(ctx context.Context, host, known *topology.Host, listing hostListing) (gone []resource) {
 		if known.Problem != "" || listing.node.Status != nodeOnline {
 			if _, err := c.readStatus(ctx, host.Name); err != nil {
 				failHost(host, err)
@@ -99,23 +94,42 @@ func (c *Client) Update(ctx context.Context, old *topology.Snapshot) (*topology.
 // that are no longer on the host.
 type rereader func(ctx context.Context, host, known *topology.Host, listing hostListing) (gone []resource)
 
-// rereadHosts returns a snapshot with some of a region's hosts read again.
+// rereadHosts returns a snapshot with some of a region's hosts read again: the named ones, or
+// without names, all hosts.
 func (c *Client) rereadHosts(
 	ctx context.Context, old *topology.Snapshot, region *regionRead, names []topology.HostName, again rereader,
 ) (*topology.Snapshot, error) {
+	var joined []topology.HostName
+	if len(names) == 0 {
+		joined = region.joined(old)
+		names = slices.Clone(joined)
+		for i := range old.Hosts {
+			if old.Hosts[i].Region == region.Name {
+				names = append(names, old.Hosts[i].Name)
+			}
+		}
+	}
 	hosts := slices.DeleteFunc(c.hosts(region, names), func(h topology.Host) bool {
 		leftGuests := h.Absent && len(region.guests[h.Name]) > 0 && old.Host(h.ID()) == nil
 		return !slices.Contains(names, h.Name) && !leftGuests
 	})
+	if len(joined) > 0 {
+		c.readMappings(ctx, region, hosts)
+	}
 	read := func(ctx context.Context, host *topology.Host, listing hostListing) hostRead {
 		known := old.Host(host.ID())
-		if known == nil || len(known.CPUs) == 0 {
+		if known == nil || known.Absent {
 			return c.readHost(ctx, host, listing)
 		}
-		host.Machine = known.Machine
+		entry := entryOf(listing.node)
 		host.PCIDevices = known.PCIDevices
 		host.ReservedCPUs = known.ReservedCPUs
 		host.ReservedMemoryMiB = known.ReservedMemoryMiB
+		if len(known.CPUs) == 0 || host.Problem == "" && c.hardwareChanged(known, entry) {
+			return c.readHost(ctx, host, listing)
+		}
+		host.Machine = known.Machine
+		host.Entry = cmp.Or(entry, known.Entry)
 		host.MachineWarnings = known.MachineWarnings
 		host.Addresses = known.Addresses
 
