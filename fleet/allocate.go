@@ -28,6 +28,20 @@ func (r VMIDRange) Check() error {
 // Contains reports whether a VMID is in the range.
 func (r VMIDRange) Contains(id VMID) bool { return r.Lower <= id && id <= r.Upper }
 
+// SizeWithout returns how many VMIDs of the range are in none of the others.
+func (r VMIDRange) SizeWithout(others ...VMIDRange) int {
+	size := int(r.Upper-r.Lower) + 1
+	next := r.Lower // the first VMID that no earlier range contains
+	for _, other := range slices.SortedFunc(slices.Values(others), func(a, b VMIDRange) int { return cmp.Compare(a.Lower, b.Lower) }) {
+		lower, upper := max(other.Lower, next), min(other.Upper, r.Upper)
+		if lower <= upper {
+			size -= int(upper-lower) + 1
+			next = upper + 1
+		}
+	}
+	return size
+}
+
 // Rotation returns the name under which the rotation of the range is stored: the region's
 // name for the range of a region, which has no class, and otherwise a name that no region has.
 func (r VMIDRange) Rotation(region topology.RegionName) topology.RegionName {

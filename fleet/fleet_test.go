@@ -192,6 +192,25 @@ func TestAllocatorStartsInRange(t *testing.T) {
 	}
 }
 
+func TestSizeWithout(t *testing.T) {
+	t.Parallel()
+	r := fleet.VMIDRange{Lower: 200, Upper: 209}
+	for _, test := range []struct {
+		others []fleet.VMIDRange
+		want   int
+	}{
+		{nil, 10},
+		{[]fleet.VMIDRange{{Lower: 100, Upper: 199}, {Lower: 210, Upper: 300}}, 10},
+		{[]fleet.VMIDRange{{Lower: 208, Upper: 300}, {Lower: 100, Upper: 200}}, 7},
+		{[]fleet.VMIDRange{{Lower: 202, Upper: 206}, {Lower: 203, Upper: 204}, {Lower: 205, Upper: 207}}, 4},
+		{[]fleet.VMIDRange{{Lower: 100, Upper: 300}, {Lower: 203, Upper: 204}}, 0},
+	} {
+		if got := r.SizeWithout(test.others...); got != test.want {
+			t.Errorf("without %v: got %d, want %d", test.others, got, test.want)
+		}
+	}
+}
+
 // TestAllocatorContinues moves the range back and forth, and checks that the rotation
 // always advances, so that no VMID is allocated twice in a round.
 func TestAllocatorContinues(t *testing.T) {

@@ -205,20 +205,8 @@ func (c *Cluster) VMIDs(ctx context.Context) (map[topology.RegionName][]fleet.VM
 // NodeAddresses returns the addresses of all Nodes, including other providers', with the
 // Nodes' names.
 func (c *Cluster) NodeAddresses(ctx context.Context) (map[string]string, error) {
-	return nodeAddresses(ctx, c.client)
-}
-
-// nodeAddresses returns the addresses of all Nodes, or nil if no address pool needs them.
-func (r *Request) nodeAddresses(ctx context.Context, c client.Client) (map[string]string, error) {
-	if !r.Snapshot.HasAddressPools() {
-		return nil, nil
-	}
-	return nodeAddresses(ctx, c)
-}
-
-func nodeAddresses(ctx context.Context, c client.Client) (map[string]string, error) {
 	var nodes corev1.NodeList
-	if err := c.List(ctx, &nodes); err != nil {
+	if err := c.client.List(ctx, &nodes); err != nil {
 		return nil, fmt.Errorf("listing nodes: %w", err)
 	}
 	addresses := map[string]string{}
@@ -243,6 +231,21 @@ func (c *Cluster) ClassVMIDs(ctx context.Context) ([]fleet.VMIDRange, error) {
 		}
 	}
 	return ranges, nil
+}
+
+// inUse returns what new VMs must not get; the addresses of Nodes only if the snapshot has
+// address pools.
+func (c *Cluster) inUse(ctx context.Context, snapshot *topology.Snapshot) (used inUse, err error) {
+	if snapshot.HasAddressPools() {
+		if used.nodes, err = c.NodeAddresses(ctx); err != nil {
+			return inUse{}, err
+		}
+	}
+	if used.vmids, err = c.VMIDs(ctx); err != nil {
+		return inUse{}, err
+	}
+	used.classes, err = c.ClassVMIDs(ctx)
+	return used, err
 }
 
 // Leaving returns the keys of the VMs whose NodeClaims are being deleted. The result is never

@@ -146,11 +146,11 @@ func (c *Cluster) Resolve(ctx context.Context, request Request, claim *karpv1.No
 		CPUMilli:  requests.Cpu().MilliValue(),
 		MemoryMiB: requests.Memory().Value() / mebibyte,
 	}
-	nodes, err := request.nodeAddresses(ctx, c.client)
+	used, err := c.inUse(ctx, request.Snapshot)
 	if err != nil {
 		return nil, fmt.Errorf("resolving nodeclaim %s: %w", claim.Name, err)
 	}
-	site := newSite(request.Snapshot, request.Existing, nodes, p)
+	site := newSite(request.Snapshot, request.Existing, used, p)
 	closed := newUnavailableOfferings(request.Unavailable)
 	var specs []fleet.Spec
 	reason := ""

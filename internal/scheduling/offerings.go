@@ -97,11 +97,11 @@ func (c *Cluster) InstanceTypes(ctx context.Context, request Request, nodePool *
 	slices.SortFunc(known, topology.HostID.Compare)
 	fits := func(fleet.Spec, topology.HostID) bool { return true }
 	if !request.Everywhere {
-		nodes, err := request.nodeAddresses(ctx, c.client)
+		used, err := c.inUse(ctx, request.Snapshot)
 		if err != nil {
 			return nil, fmt.Errorf("finding instance types of NodePool %q: %w", nodePool.Name, err)
 		}
-		fits = newSite(request.Snapshot, request.Existing, nodes, p).Fits
+		fits = newSite(request.Snapshot, request.Existing, used, p).Fits
 	}
 	// Pods of nodes with larger disks need such disks on other nodes.
 	largest := int64(0)

@@ -47,7 +47,8 @@ func fullAdvice(spec *fleet.Spec) string {
 
 // volume is a storage with its own free space: a host's storage or, without a host, a
 // shared one. With addresses, it is a region's address pool, whose space is counted in
-// addresses. With vmids, it is the range of the class with that name, counted in VMIDs.
+// addresses. With vmids, it is the range of the class with that name or, without a name, of the
+// region, counted in VMIDs.
 type volume struct {
 	region    topology.RegionName
 	host      topology.HostName
@@ -56,30 +57,44 @@ type volume struct {
 	vmids     fleet.VMIDRange
 }
 
+// inUse is what new VMs must not get, besides what guests and VMs of the fleet have.
+type inUse struct {
+	// nodes maps the addresses of Nodes to the Nodes' names, and vmids are the VMIDs of Nodes
+	// and NodeClaims.
+	nodes map[string]string
+	vmids map[topology.RegionName][]fleet.VMID
+	// classes are the ranges of VMIDs of classes, for VMs of classes without a range.
+	classes []fleet.VMIDRange
+}
+
 // site places VMs where the planner finds CPUs and memory, the storage has room for their
 // disks in addition to the disks of all VMs to be created, and the address pools and the
-// classes' ranges of VMIDs are not exhausted.
+// ranges of VMIDs are not exhausted.
 type site struct {
 	*planner.Planner
 	classes map[string]*class
 	// free is the remaining space of storages with known size, in MiB, of address pools, and of
-	// the classes' ranges of VMIDs.
+	// ranges of VMIDs.
 	free     map[volume]int64
 	vms      []fleet.VM
+	used     inUse
 	book     *ipam.Book
 	snapshot *topology.Snapshot
 }
 
-// newSite returns the site of a snapshot with all our VMs, for VMs of the pools. nodes are the
-// addresses of Nodes.
-func newSite(snapshot *topology.Snapshot, vms []fleet.VM, nodes map[string]string, pools ...*pool) *site {
-	s := &site{Planner: planner.New(snapshot, vms), classes: map[string]*class{}, free: map[volume]int64{}, vms: vms, book: ipam.New(snapshot, vms, nodes), snapshot: snapshot}
+// newSite returns the site of a snapshot with all our VMs, for VMs of the pools.
+func newSite(snapshot *topology.Snapshot, vms []fleet.VM, used inUse, pools ...*pool) *site {
+	s := &site{
+		Planner: planner.New(snapshot, vms), classes: map[string]*class{}, free: map[volume]int64{}, vms: vms, used: used,
+		book: ipam.New(snapshot, vms, used.nodes), snapshot: snapshot,
+	}
 	for i := range snapshot.Regions {
 		region := &snapshot.Regions[i]
 		for j := range region.AddressPools {
 			pool := &region.AddressPools[j]
 			s.free[volume{region: region.Name, name: pool.Name, addresses: true}] = int64(s.book.Free(pool))
 		}
+		s.countVMIDs(s.vmidRange(&fleet.Spec{}, region.Name))
 	}
 	for _, p := range pools {
 		if p.class != nil {
@@ -88,10 +103,7 @@ func newSite(snapshot *topology.Snapshot, vms []fleet.VM, nodes map[string]strin
 	}
 	for _, class := range s.classes {
 		for i := range snapshot.Regions {
-			if v := vmidRange(&class.base, snapshot.Regions[i].Name); v != (volume{}) {
-				fleets, others := s.usersOf(v)
-				s.free[v] = int64(v.vmids.Upper-v.vmids.Lower) + 1 - int64(fleets) - int64(len(others))
-			}
+			s.countVMIDs(s.vmidRange(&class.base, snapshot.Regions[i].Name))
 		}
 	}
 	exists := map[guestID]bool{}
@@ -124,44 +136,75 @@ func newSite(snapshot *topology.Snapshot, vms []fleet.VM, nodes map[string]strin
 	return s
 }
 
-// vmidRange returns the range of VMIDs of a VM's class, or the zero volume if it has none.
-func vmidRange(spec *fleet.Spec, region topology.RegionName) volume {
-	if spec.VMIDs == (fleet.VMIDRange{}) {
+// vmidRange returns the range of VMIDs for a VM: the one of its class or, if the class has none,
+// of the region. It returns the zero volume if the region's range is unknown.
+func (s *site) vmidRange(spec *fleet.Spec, region topology.RegionName) volume {
+	if spec.VMIDs != (fleet.VMIDRange{}) {
+		return volume{region: region, name: spec.NodeClass, vmids: spec.VMIDs}
+	}
+	i := slices.IndexFunc(s.snapshot.Regions, func(r topology.Region) bool { return r.Name == region })
+	if i < 0 || s.snapshot.Regions[i].VMIDs == (topology.VMIDRange{}) {
 		return volume{}
 	}
-	return volume{region: region, name: spec.NodeClass, vmids: spec.VMIDs}
+	bounds := s.snapshot.Regions[i].VMIDs
+	return volume{region: region, vmids: fleet.VMIDRange{Lower: fleet.VMID(bounds.Lower), Upper: fleet.VMID(bounds.Upper)}}
 }
 
-// usersOf returns how many VMIDs of a range belong to the fleet's VMs, and the other guests
-// with VMIDs of the range, by VMID.
+// reserved returns the ranges from which the VMs of a range get no VMIDs.
+func (s *site) reserved(v volume) []fleet.VMIDRange {
+	if v.name != "" {
+		return nil
+	}
+	return s.used.classes
+}
+
+// countVMIDs sets the number of free VMIDs of a range.
+func (s *site) countVMIDs(v volume) {
+	if v == (volume{}) {
+		return
+	}
+	fleets, others := s.usersOf(v)
+	s.free[v] = int64(v.vmids.SizeWithout(s.reserved(v)...) - fleets - len(others))
+}
+
+// usersOf returns how many VMIDs of a range belong to the fleet's VMs, and the other users of
+// VMIDs of the range, by VMID.
 func (s *site) usersOf(v volume) (fleets int, others []string) {
+	reserved := s.reserved(v)
+	contains := func(id fleet.VMID) bool {
+		return v.vmids.Contains(id) && !slices.ContainsFunc(reserved, func(r fleet.VMIDRange) bool { return r.Contains(id) })
+	}
 	ours := map[fleet.VMID]bool{}
 	for i := range s.vms {
-		if s.vms[i].Host.Region == v.region && v.vmids.Contains(s.vms[i].VMID) {
+		if s.vms[i].Host.Region == v.region && contains(s.vms[i].VMID) {
 			ours[s.vms[i].VMID] = true
 		}
 	}
-	var guests []topology.Guest
+	users := map[fleet.VMID]string{}
+	for _, id := range s.used.vmids[v.region] {
+		if contains(id) && !ours[id] {
+			users[id] = fmt.Sprintf("VMID %d of a Node or NodeClaim", id)
+		}
+	}
 	for i := range s.snapshot.Hosts {
 		host := &s.snapshot.Hosts[i]
 		for _, guest := range host.Guests {
-			vmid := fleet.VMID(guest.VMID)
-			if host.Region == v.region && v.vmids.Contains(vmid) && !ours[vmid] {
-				guests = append(guests, guest)
+			id := fleet.VMID(guest.VMID)
+			if host.Region == v.region && contains(id) && !ours[id] {
+				users[id] = fmt.Sprintf("guest %d (%s)", id, guest.Name)
 			}
 		}
 	}
-	slices.SortFunc(guests, func(a, b topology.Guest) int { return cmp.Compare(a.VMID, b.VMID) })
-	for _, guest := range guests {
-		others = append(others, fmt.Sprintf("guest %d (%s)", guest.VMID, guest.Name))
+	for _, id := range slices.Sorted(maps.Keys(users)) {
+		others = append(others, users[id])
 	}
 	return len(ours), others
 }
 
-// withoutVMID returns why the range of a class has no VMID for a VM.
+// withoutVMID returns why a range has no VMID for a VM.
 func (s *site) withoutVMID(v volume) string {
 	_, others := s.usersOf(v)
-	size := int(v.vmids.Upper-v.vmids.Lower) + 1
+	size := v.vmids.SizeWithout(s.reserved(v)...)
 	used := fmt.Sprintf("%d belong to VMs of this fleet", size-len(others)-int(s.free[v])) // includes the VMs of this decision
 	if n := len(others); n > 0 {
 		if n > mostGuests {
@@ -169,11 +212,18 @@ func (s *site) withoutVMID(v volume) string {
 		}
 		used += fmt.Sprintf(" and %d to others (%s)", n, strings.Join(others, ", "))
 	}
-	return fmt.Sprintf("spec.vmidRange of ProxmoxNodeClass %q has no free VMID in region %s: of %d to %d, %s: widen the range, or remove nodes",
-		v.name, v.region, v.vmids.Lower, v.vmids.Upper, used)
+	if v.name != "" {
+		return fmt.Sprintf("spec.vmidRange of ProxmoxNodeClass %q has no free VMID in region %s: of %d to %d, %s: widen the range, or remove nodes",
+			v.name, v.region, v.vmids.Lower, v.vmids.Upper, used)
+	}
+	if n := v.vmids.SizeWithout() - size; n > 0 {
+		used += fmt.Sprintf(", and %d are reserved by spec.vmidRange of ProxmoxNodeClasses", n)
+	}
+	return fmt.Sprintf("vmid_range of region %s has no free VMID: of %d to %d, %s: widen it in numaform.yaml, or remove nodes",
+		v.region, v.vmids.Lower, v.vmids.Upper, used)
 }
 
-// mostGuests is the maximum number of guests named in a message.
+// mostGuests is the maximum number of users of VMIDs named in a message.
 const mostGuests = 5
 
 // needs returns the space that a VM's disks would use on each volume of a host, and the
@@ -189,10 +239,9 @@ func (s *site) needs(spec *fleet.Spec, host topology.HostID) map[volume]int64 {
 			needs[volume{region: host.Region, name: address.Pool, addresses: true}]++
 		}
 	}
-	if v := vmidRange(spec, host.Region); v != (volume{}) {
-		if _, known := s.free[v]; known {
-			needs[v] = 1
-		}
+	v := s.vmidRange(spec, host.Region)
+	if _, known := s.free[v]; known {
+		needs[v] = 1
 	}
 	return needs
 }
@@ -238,7 +287,7 @@ func (s *site) withoutAddress(v volume, need int64) string {
 }
 
 // full returns why a host's storage has no room for the disks of a VM, a pool no address, or a
-// class no VMID; or "".
+// range no VMID; or "".
 func (s *site) full(spec *fleet.Spec, host topology.HostID) string {
 	needs := s.needs(spec, host)
 	v, lacks := s.lacking(needs)

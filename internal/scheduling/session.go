@@ -60,11 +60,11 @@ func newSession(ctx context.Context, c client.Client, request Request) (*session
 	if s.state, err = newClusterState(ctx, c, existing, now); err != nil {
 		return nil, err
 	}
-	nodes, err := request.nodeAddresses(ctx, c)
+	used, err := FromClient(c).inUse(ctx, request.Snapshot)
 	if err != nil {
 		return nil, err
 	}
-	s.site = newSite(request.Snapshot, slices.Concat(request.Existing, request.Reserved), nodes, s.pools...)
+	s.site = newSite(request.Snapshot, slices.Concat(request.Existing, request.Reserved), used, s.pools...)
 
 	s.prepareStandby(locator)
 
