@@ -42,6 +42,7 @@ func TestAppliesWithoutDrift(t *testing.T) {
 			vm.PCIDevices = []fleet.PCIDevice{{Mapping: "gpu", PCIe: true, XVGA: true}, {Mapping: "vgpu", MDev: "nvidia-63"}}
 		},
 		"hardware": func(vm *fleet.VM) {
+			vm.Source.Options["serial1"] = "socket"
 			vm.Hardware = &fleet.Hardware{
 				Machine: "q35", Display: "virtio", DisplayMiB: 32, NoTablet: true, CPUFlags: []string{"+aes", "-pcid"},
 				Watchdog: &fleet.Watchdog{Model: "ib700", Action: "poweroff"},
@@ -184,7 +185,7 @@ func wantHardware(t *testing.T, guest pvesim.GuestState) {
 			}
 		}
 	}
-	for option, fields := range map[string][]string{"net0": {"rate=12.5", "queues=2", "trunks=7;12"}, "net1": {"e1000=", "link_down=1"}} {
+	for option, fields := range map[string][]string{"net0": {"rate=12.5", "queues=2", "trunks=7;12"}, "net1": {"e1000=", "link_down=1"}, "serial1": {"socket"}} {
 		for _, field := range fields {
 			if !strings.Contains(guest.Config[option], field) {
 				t.Errorf("%s is %q, want %s", option, guest.Config[option], field)

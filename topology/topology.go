@@ -361,7 +361,7 @@ type Template struct {
 	// CloudInit reports whether one of the Drives is a cloud-init drive.
 	CloudInit bool `json:"cloud_init,omitempty"`
 	// Options are the template's config keys that a clone inherits: scsihw, ostype,
-	// machine, bios, serial0, vga, agent, boot and cpu. The key of the boot disk
+	// machine, bios, serial0 to serial3, vga, agent, boot and cpu. The key of the boot disk
 	// contains its options without volume and size.
 	Options map[string]string `json:"options,omitempty"`
 	// Problem is the reason why the template cannot be cloned, or empty: for example a

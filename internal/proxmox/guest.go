@@ -381,7 +381,10 @@ func memoryMiB(text string) (int64, error) {
 
 // inherited are the options that a clone inherits from its template and that the provider
 // resets unless HCL repeats them.
-var inherited = []string{"agent", "bios", "boot", "cpu", "machine", "ostype", "scsihw", "serial0", "vga"}
+var inherited = append([]string{"agent", "bios", "boot", "cpu", "machine", "ostype", "scsihw", "vga"}, serialPorts...)
+
+// serialPorts are the serial ports that a guest can have.
+var serialPorts = []string{"serial0", "serial1", "serial2", "serial3"}
 
 // rootOnly are the options that only root@pam may set or remove, including on a clone.
 var rootOnly = []string{"affinity", "args", "hookscript", "hugepages", "keephugepages"}
@@ -406,19 +409,33 @@ func readTemplate(guest topology.Guest, config values) topology.Template {
 	}
 
 	var problems []string
+	add := func(problem, fix string) {
+		command := fmt.Sprintf("qm set %d %s", t.VMID, fix)
+		t.Commands = append(t.Commands, command)
+		problems = append(problems, problem+": "+command)
+	}
 	for _, key := range rootOnly {
 		if _, ok := config[key]; ok {
-			command := fmt.Sprintf("qm set %d --delete %s", t.VMID, key)
-			t.Commands = append(t.Commands, command)
-			problems = append(problems, fmt.Sprintf("it has %s, which its clones inherit and an API token cannot remove: %s", key, command))
+			add(fmt.Sprintf("it has %s, which its clones inherit and an API token cannot remove", key), "--delete "+key)
+		}
+	}
+	if config.is("protection") {
+		add("it has protection, which its clones inherit, so that Proxmox would refuse to delete them", "--protection 0")
+	}
+	// The provider numbers the ports of a VM without gaps.
+	higher := ""
+	for _, port := range slices.Backward(serialPorts) {
+		switch {
+		case config[port] != "":
+			higher = port
+		case higher != "":
+			add(fmt.Sprintf("it has %s, but not %s", higher, port), "--"+port+" socket")
 		}
 	}
 	// An enabled agent is "1", "1,fstrim_cloned_disks=1" or "enabled=1".
 	enabled := func(field string) bool { return field == "1" || field == "enabled=1" }
 	if !slices.ContainsFunc(strings.Split(config["agent"], ","), enabled) {
-		command := fmt.Sprintf("qm set %d --agent 1", t.VMID)
-		t.Commands = append(t.Commands, command)
-		problems = append(problems, "its guest agent is disabled: "+command)
+		add("its guest agent is disabled", "--agent 1")
 	}
 	if err := readBootDisk(&t, config); err != nil {
 		problems = append(problems, err.Error())

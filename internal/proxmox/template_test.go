@@ -66,6 +66,19 @@ func TestTemplates(t *testing.T) {
 		{"affinity", map[string]any{"affinity": "0-3"}, func(*topology.Template) {}, "it has affinity"},
 		{"args", map[string]any{"args": "-s"}, func(*topology.Template) {}, "it has args"},
 		{"hugepages", map[string]any{"hugepages": "1024"}, func(*topology.Template) {}, "it has hugepages"},
+		{"protected", map[string]any{"protection": 1}, func(*topology.Template) {}, "qm set 100 --protection 0"},
+		{"not protected", map[string]any{"protection": 0}, func(*topology.Template) {}, ""},
+		{"two serial ports", map[string]any{"serial1": "socket"}, func(w *topology.Template) { w.Options["serial1"] = "socket" }, ""},
+		{"a gap in the serial ports", map[string]any{"serial2": "socket"}, func(w *topology.Template) { w.Options["serial2"] = "socket" }, "qm set 100 --serial1 socket"},
+		{
+			"only the last serial port",
+			map[string]any{"serial0": nil, "serial3": "socket"},
+			func(w *topology.Template) {
+				delete(w.Options, "serial0")
+				w.Options["serial3"] = "socket"
+			},
+			"it has serial3, but not serial2: qm set 100 --serial2 socket; it has serial3, but not serial1: qm set 100 --serial1 socket; it has serial3, but not serial0",
+		},
 		{"boots from the network", map[string]any{"boot": "order=net0"}, func(w *topology.Template) {
 			noDisk(w)
 			w.Options["boot"] = "order=net0"

@@ -380,15 +380,14 @@ func (h *hostCheck) checkDisks() {
 		}
 	}
 
-	if h.from.Options["protection"] == "1" {
-		command := fmt.Sprintf("qm set %d --protection 0", h.from.VMID)
-		h.add(v1alpha1.ConditionTemplateReady, v1alpha1.ReasonTemplateUnusable,
-			fmt.Sprintf("has template %s, whose clones are protected like it, so that Proxmox would refuse to delete them", describeTemplate(&h.fields.Template)),
-			command, command)
-	}
 	if hardware := h.base.Hardware; hardware != nil && strings.HasPrefix(hardware.Display, "serial") && h.from.Options[hardware.Display] == "" {
 		display := hardware.Display
-		command := fmt.Sprintf("qm set %d --%s socket", h.from.VMID, display)
+		command := fmt.Sprintf("qm set %d", h.from.VMID)
+		for _, port := range []string{"serial0", "serial1", "serial2", "serial3"} { // without gaps
+			if port <= display && h.from.Options[port] == "" {
+				command += " --" + port + " socket"
+			}
+		}
 		h.add(v1alpha1.ConditionTemplateReady, v1alpha1.ReasonTemplateUnusable,
 			fmt.Sprintf("has template %s, which lacks the serial port of spec.hardware.vga.type %s", describeTemplate(&h.fields.Template), display),
 			command+", or set another type", command)

@@ -223,22 +223,12 @@ func TestJudge(t *testing.T) {
 				"set spec.hardware.machine to q35, or remove pcie from spec.pciDevices"),
 		},
 		{
-			name: "protected", spec: `{template: {tags: [new]}, hosts: [epyc]}`,
-			change: func(s *topology.Snapshot) {
-				for i := range s.Hosts[0].Templates {
-					s.Hosts[0].Templates[i].Options = map[string]string{"protection": "1"}
-				}
-			},
-			excluded: "has template with tags new, whose clones are protected like it, so that Proxmox would refuse to delete them " +
-				"(qm set 9001 --protection 0)",
-			want: finding("TemplateReady", "TemplateUnusable", "lab/epyc has template with tags new, whose clones are protected like it, so that Proxmox would "+
-				"refuse to delete them: qm set 9001 --protection 0"),
-		},
-		{
 			name: "display without a port", spec: `{template: {tags: [new]}, hosts: [epyc], hardware: {vga: {type: serial2}}}`,
-			excluded: "has template with tags new, which lacks the serial port of spec.hardware.vga.type serial2 (qm set 9001 --serial2 socket, or set another type)",
+			change: func(s *topology.Snapshot) { s.Hosts[0].Templates[1].Options = map[string]string{"serial0": "socket"} },
+			excluded: "has template with tags new, which lacks the serial port of spec.hardware.vga.type serial2 " +
+				"(qm set 9001 --serial1 socket --serial2 socket, or set another type)",
 			want: finding("TemplateReady", "TemplateUnusable", "lab/epyc has template with tags new, which lacks the serial port of spec.hardware.vga.type serial2: "+
-				"qm set 9001 --serial2 socket, or set another type"),
+				"qm set 9001 --serial1 socket --serial2 socket, or set another type"),
 		},
 		{
 			name: "seeds on any storage", spec: `{template: {tags: [new]}, metadata: {type: cdrom}}`, hosts: all("epyc", "xeon"),
