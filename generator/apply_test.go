@@ -172,6 +172,21 @@ func TestProviderMigratesLocalClones(t *testing.T) {
 	}
 }
 
+// TestTemplateOptionsThatDrift checks why numaform does not use templates with cpulimit or
+// vcpus: clones keep both, and the provider plans to remove them.
+func TestTemplateOptionsThatDrift(t *testing.T) {
+	t.Parallel()
+	s := newHostRoot(t, func(vm *fleet.VM) { vm.Source.Options["cpulimit"], vm.Source.Options["vcpus"] = "2", "1" })
+	s.engine.Run(t, s.dir, "init", "-no-color", "-input=false")
+	s.applyAllowed(t, guard.Intent{Create: s.targets(t)})
+	out := strings.Join(strings.Fields(s.engine.Run(t, s.dir, "plan", "-no-color")), " ")
+	for _, change := range []string{"~ hotplugged = 1 -> 0", "~ limit = 2 -> 0"} {
+		if !strings.Contains(out, change) {
+			t.Errorf("the plan lacks %q:\n%s", change, out)
+		}
+	}
+}
+
 // wantHardware checks that a guest has the hardware that its VM overrides.
 func wantHardware(t *testing.T, guest pvesim.GuestState) {
 	t.Helper()

@@ -46,8 +46,12 @@ func knsOptions() []option {
 		{"", "template", "", "a node is no template", nil},
 	}
 	for _, group := range []struct{ note, names string }{
-		{cloned, "acpi agent amd-sev args audio[n] balloon bios boot bootdisk cpulimit cpuunits efidisk[n] freeze hookscript hotplug ivshmem keyboard kvm localtime " +
+		{cloned, "acpi agent amd-sev audio[n] bios boot bootdisk cpuunits efidisk[n] freeze keyboard kvm localtime " +
 			"migrate_downtime migrate_speed ostype parallel[n] reboot rng[n] scsihw serial[n] shares spice_enhancements startdate startup tdf tpmstate[n] usb[n] vmgenid vmstatestorage"},
+		{cloned + ", without memory", "hotplug"},
+		{"nodes have no balloon device", "balloon"},
+		{"numaform sets the CPUs of its VMs, and does not use a template with this option", "cpulimit"},
+		{"only root@pam can set it, and numaform does not use a template with it", "args hookscript ivshmem"},
 		{ownDrive, "cipassword citype ciupgrade ciuser ipconfig[n] nameserver searchdomain sshkeys"},
 		{overwrite, "cores memory name tags"},
 		{"numaform sets sockets and cores from the vCPUs of the node", "smp vcpus"},

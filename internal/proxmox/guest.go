@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"net/netip"
 	"regexp"
@@ -387,7 +388,13 @@ var inherited = append([]string{"agent", "bios", "boot", "cpu", "machine", "osty
 var serialPorts = []string{"serial0", "serial1", "serial2", "serial3"}
 
 // rootOnly are the options that only root@pam may set or remove, including on a clone.
-var rootOnly = []string{"affinity", "args", "hookscript", "hugepages", "keephugepages"}
+var rootOnly = []string{"affinity", "arch", "args", "hookscript", "hugepages", "ivshmem", "keephugepages"}
+
+// cpuOption matches the options of CPUs and NUMA nodes that the module does not overwrite in a
+// clone. The provider reads them back, and plans to remove them (bpg/proxmox 0.111.1,
+// proxmoxtf/resource/vm/vm.go, vmCreateClone and vmReadCustom); a numaN without a counterpart
+// in the module also prevents the start.
+var cpuOption = regexp.MustCompile(`^(cpulimit|vcpus|numa\d+)$`)
 
 var diskPattern = regexp.MustCompile(`^(scsi|virtio|sata|ide)\d+$`)
 
@@ -418,6 +425,14 @@ func readTemplate(guest topology.Guest, config values) topology.Template {
 		if _, ok := config[key]; ok {
 			add(fmt.Sprintf("it has %s, which its clones inherit and an API token cannot remove", key), "--delete "+key)
 		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(config)) {
+		if cpuOption.MatchString(key) && config[key] != "0" {
+			add(fmt.Sprintf("it has %s, which its clones inherit, but numaform sets the CPUs and NUMA nodes of its VMs itself", key), "--delete "+key)
+		}
+	}
+	if strings.Contains(config["hotplug"], "memory") {
+		add("its hotplug contains memory, with which its clones could not start", "--delete hotplug")
 	}
 	if config.is("protection") {
 		add("it has protection, which its clones inherit, so that Proxmox would refuse to delete them", "--protection 0")
