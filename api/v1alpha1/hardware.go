@@ -60,3 +60,11 @@ type Watchdog struct {
 	// +kubebuilder:validation:Enum="";reset;shutdown;poweroff;pause;debug;none
 	Action string `json:"action,omitempty"`
 }
+
+// CPUModel is a CPU model, as Proxmox names it: host, a custom model with the prefix custom-, or a
+// model that the Terraform provider accepts. The provider does not accept the newest models of
+// Proxmox (bpg/proxmox 0.111.1, proxmoxtf/resource/vm/validators.go, CPUTypeValidator).
+//
+// +kubebuilder:validation:MaxLength=64
+// +kubebuilder:validation:XValidation:rule="size(self) == 0 || self.matches('^custom-[A-Za-z0-9_.-]+$') || self in ['486', 'Broadwell', 'Broadwell-IBRS', 'Broadwell-noTSX', 'Broadwell-noTSX-IBRS', 'Cascadelake-Server', 'Cascadelake-Server-noTSX', 'Cascadelake-Server-v2', 'Cascadelake-Server-v4', 'Cascadelake-Server-v5', 'Conroe', 'Cooperlake', 'Cooperlake-v2', 'EPYC', 'EPYC-Genoa', 'EPYC-IBPB', 'EPYC-Milan', 'EPYC-Rome', 'EPYC-Rome-v2', 'EPYC-Rome-v3', 'EPYC-Rome-v4', 'EPYC-v3', 'EPYC-v4', 'Haswell', 'Haswell-IBRS', 'Haswell-noTSX', 'Haswell-noTSX-IBRS', 'Icelake-Client', 'Icelake-Client-noTSX', 'Icelake-Server', 'Icelake-Server-noTSX', 'Icelake-Server-v3', 'Icelake-Server-v4', 'Icelake-Server-v5', 'Icelake-Server-v6', 'IvyBridge', 'IvyBridge-IBRS', 'KnightsMill', 'Nehalem', 'Nehalem-IBRS', 'Opteron_G1', 'Opteron_G2', 'Opteron_G3', 'Opteron_G4', 'Opteron_G5', 'Penryn', 'SandyBridge', 'SandyBridge-IBRS', 'SapphireRapids', 'Skylake-Client', 'Skylake-Client-IBRS', 'Skylake-Client-noTSX-IBRS', 'Skylake-Client-v4', 'Skylake-Server', 'Skylake-Server-IBRS', 'Skylake-Server-noTSX-IBRS', 'Skylake-Server-v4', 'Skylake-Server-v5', 'Westmere', 'Westmere-IBRS', 'athlon', 'core2duo', 'coreduo', 'host', 'kvm32', 'kvm64', 'max', 'pentium', 'pentium2', 'pentium3', 'phenom', 'qemu32', 'qemu64', 'x86-64-v2', 'x86-64-v2-AES', 'x86-64-v3', 'x86-64-v4']",message="is not a CPU model that the Terraform provider accepts: write one such as host or x86-64-v2-AES; for a newer model, define a custom model with it as reported-model, and write custom-NAME"
+type CPUModel string

@@ -91,9 +91,7 @@ type ProxmoxNodeClassSpec struct {
 	// CPUType is the CPU type of nodes, as Proxmox names it.
 	// +optional
 	// +kubebuilder:default=host
-	// +kubebuilder:validation:MaxLength=64
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([A-Za-z0-9][A-Za-z0-9_.-]*)?$')",message="is not a CPU model: write one such as host or x86-64-v2-AES"
-	CPUType string `json:"cpuType,omitempty"`
+	CPUType CPUModel `json:"cpuType,omitempty"`
 
 	// Hardware overrides virtual hardware of the template, such as the machine type.
 	// +optional

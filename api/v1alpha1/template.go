@@ -207,9 +207,7 @@ type TemplateDisk struct {
 type TemplateCPU struct {
 	// Type is the CPU type. Empty means host.
 	// +optional
-	// +kubebuilder:validation:MaxLength=64
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([A-Za-z0-9][A-Za-z0-9_.-]*)?$')",message="is not a CPU model: write one such as host or x86-64-v2-AES"
-	Type string `json:"type,omitempty"`
+	Type CPUModel `json:"type,omitempty"`
 
 	// Flags are CPU flags, each with + or -, such as +aes.
 	// +optional

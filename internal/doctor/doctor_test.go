@@ -314,6 +314,9 @@ func TestFindsOnHosts(t *testing.T) {
 		{"a CPU model that is none", func(p *patient) { p.Classes[0].Spec.CPUType = "x86-64-v9" }, doctor.Fail, "cpu", []string{
 			"class workers in homelab: CPU model x86-64-v9 does not exist: correct spec.cpuType",
 		}},
+		{"a CPU model that the provider rejects", func(p *patient) { p.Classes[0].Spec.CPUType = "EPYC-Genoa-v2" }, doctor.Fail, "class", []string{
+			`class workers: ProxmoxNodeClass "workers": spec.cpuType: Invalid value: "EPYC-Genoa-v2": is not a CPU model that the Terraform provider accepts`,
+		}},
 		{"a custom CPU model that is none", func(p *patient) { p.Classes[0].Spec.CPUType = "custom-tuned" }, doctor.Fail, "cpu", []string{
 			"CPU model custom-tuned does not exist: add it to /etc/pve/virtual-guest/cpu-models.conf",
 		}},

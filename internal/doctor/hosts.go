@@ -178,7 +178,7 @@ func (e *examination) cpuModels(ctx context.Context, r *Region, snapshot *topolo
 	mixed := slices.ContainsFunc(snapshot.Hosts, func(h topology.Host) bool { return h.Arch != snapshot.Hosts[first].Arch })
 	var known []string
 	for _, class := range e.usedIn(r) {
-		model := class.Spec.CPUType
+		model := string(class.Spec.CPUType)
 		if model == "" {
 			continue
 		}

@@ -203,7 +203,7 @@ func (e *examination) uses(r *Region, snapshot *topology.Snapshot) *use {
 // usesOn adds the objects that a class uses on a host.
 func (e *examination) usesOn(u *use, class *v1alpha1.ProxmoxNodeClass, host *topology.Host, snapshot *topology.Snapshot) {
 	u.pools[class.Spec.Pool] = true
-	u.model(class.Spec.CPUType, snapshot)
+	u.model(string(class.Spec.CPUType), snapshot)
 	needs, ok := scheduling.NeedsOf(class, snapshot, host.ID())
 	if !ok {
 		return

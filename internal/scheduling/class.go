@@ -102,7 +102,7 @@ func baseSpec(nc *v1alpha1.ProxmoxNodeClass) fleet.Spec {
 		Policy:     fleet.Policy(spec.Placement.EffectivePolicy()),
 		PinWith:    fleet.PinWith(spec.Placement.PinWith),
 		Clone:      cmp.Or(fleet.CloneKind(spec.Clone), fleet.CloneFull),
-		CPUType:    cmp.Or(spec.CPUType, "host"),
+		CPUType:    string(cmp.Or(spec.CPUType, "host")),
 		HugePages:  fleet.HugePages(spec.Placement.HugePages),
 		WholeCores: spec.Placement.WholeCores == v1alpha1.WholeCoresRequire,
 		DataDisks:  dataDisks(spec.DataDisks),
@@ -424,7 +424,7 @@ type hashed struct {
 func ClassHash(nc *v1alpha1.ProxmoxNodeClass) string {
 	spec := nc.Spec.DeepCopy()
 	h := hashed{
-		Clone: cmp.Or(spec.Clone, v1alpha1.CloneFull), CPUType: cmp.Or(spec.CPUType, "host"),
+		Clone: cmp.Or(spec.Clone, v1alpha1.CloneFull), CPUType: string(cmp.Or(spec.CPUType, "host")),
 		Policy: spec.Placement.EffectivePolicy(), PinWith: spec.Placement.PinWith,
 		Networks: spec.Networks, Kubelet: spec.Kubelet,
 		SeedByCDROM: nc.Seeded(), HugePages: spec.Placement.HugePages, PCIDevices: spec.PCIDevices,

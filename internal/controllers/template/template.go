@@ -233,7 +233,7 @@ func request(pt *v1alpha1.ProxmoxTemplate, snapshot *topology.Snapshot, states [
 			Storage: spec.Disk.Storage, DiskGiB: int64(spec.Disk.SizeGiB), Cache: spec.Disk.Cache,
 			NoDiscard: spec.Disk.Discard != nil && !*spec.Disk.Discard, SSD: spec.Disk.SSD,
 			Machine: spec.Machine, BIOS: spec.BIOS, SecureBoot: spec.SecureBoot, TPM: spec.TPM,
-			CPUType: spec.CPU.Type, CPUFlags: spec.CPU.Flags, AgentType: spec.Agent.Type, Trim: spec.Agent.FSTrimClonedDisks,
+			CPUType: string(spec.CPU.Type), CPUFlags: spec.CPU.Flags, AgentType: spec.Agent.Type, Trim: spec.Agent.FSTrimClonedDisks,
 			VGA: spec.VGA.Type, VGAMiB: int64(spec.VGA.MemoryMiB),
 		},
 		Tags: slices.Sorted(slices.Values(spec.Tags)), Pool: spec.Pool,
