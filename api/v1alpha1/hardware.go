@@ -28,7 +28,7 @@ type Hardware struct {
 	// +optional
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:MaxLength=32
-	// +kubebuilder:validation:items:XValidation:rule="self.matches('^[+-][a-z0-9][a-z0-9_.-]*$')",message="is not a CPU flag: write + or -, and the name of the flag, such as +aes"
+	// +kubebuilder:validation:items:XValidation:rule="self.matches('^[+-](aes|amd-no-ssb|amd-ssbd|hv-evmcs|hv-tlbflush|ibpb|md-clear|nested-virt|pcid|pdpe1gb|spec-ctrl|ssbd|virt-ssbd)$')",message="is not a CPU flag that Proxmox accepts for a VM: write + or - and one of aes, amd-no-ssb, amd-ssbd, hv-evmcs, hv-tlbflush, ibpb, md-clear, nested-virt, pcid, pdpe1gb, spec-ctrl, ssbd, virt-ssbd; for other flags, define a custom CPU model"
 	// +listType=set
 	CPUFlags []string `json:"cpuFlags,omitempty"`
 }

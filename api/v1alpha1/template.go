@@ -213,7 +213,7 @@ type TemplateCPU struct {
 	// +optional
 	// +kubebuilder:validation:MaxItems=32
 	// +kubebuilder:validation:items:MaxLength=32
-	// +kubebuilder:validation:items:XValidation:rule="self.matches('^[+-][a-z0-9_.-]+$')",message="is not a CPU flag: write one such as +aes"
+	// +kubebuilder:validation:items:XValidation:rule="self.matches('^[+-](aes|amd-no-ssb|amd-ssbd|hv-evmcs|hv-tlbflush|ibpb|md-clear|nested-virt|pcid|pdpe1gb|spec-ctrl|ssbd|virt-ssbd)$')",message="is not a CPU flag that Proxmox accepts for a VM: write + or - and one of aes, amd-no-ssb, amd-ssbd, hv-evmcs, hv-tlbflush, ibpb, md-clear, nested-virt, pcid, pdpe1gb, spec-ctrl, ssbd, virt-ssbd; for other flags, define a custom CPU model"
 	// +listType=atomic
 	Flags []string `json:"flags,omitempty"`
 }

@@ -272,6 +272,7 @@ func refused() []refusal {
 		{"watchdog action", `{template: {name: t}, hardware: {watchdog: {action: halt}}}`, `spec.hardware.watchdog.action: Unsupported value: "halt": supported values`},
 		{"tablet", `{template: {name: t}, hardware: {tablet: true}}`, "spec.hardware.tablet: Invalid value: true: is the default of Proxmox: remove it"},
 		{"CPU flag", `{template: {name: t}, hardware: {cpuFlags: [aes]}}`, `spec.hardware.cpuFlags[0]: Invalid value: "aes": is not a CPU flag`},
+		{"CPU flag of custom models", `{template: {name: t}, hardware: {cpuFlags: [+avx512f]}}`, `spec.hardware.cpuFlags[0]: Invalid value: "+avx512f": is not a CPU flag that Proxmox accepts for a VM: write + or - and one of aes, `},
 		{"CPU flag twice", `{template: {name: t}, hardware: {cpuFlags: [+aes, +aes]}}`, `spec.hardware.cpuFlags[1]: Duplicate value: "+aes"`},
 		{"rate", `{template: {name: t}, networks: [{bridge: a, rateMBps: "0"}]}`, `spec.networks[0].rateMBps: Invalid value: "0": is not a rate in megabytes per second`},
 		{"queues", `{template: {name: t}, networks: [{bridge: a, queues: 65}]}`, "spec.networks[0].queues: Invalid value: 65"},

@@ -53,8 +53,19 @@ func listCPUModels(r *request) (any, error) {
 	return result, nil
 }
 
-// checkCPUType refuses a CPU model that does not exist (CPUConfig.pm:476-503).
+// vmFlags are the CPU flags that a VM can have; custom models can have any (qemu-server 9.2,
+// PVE/QemuServer/CPUFlags.pm).
+var vmFlags = strings.Fields("aes amd-no-ssb amd-ssbd hv-evmcs hv-tlbflush ibpb md-clear nested-virt pcid pdpe1gb spec-ctrl ssbd virt-ssbd")
+
+// checkCPUType refuses a CPU model that does not exist (CPUConfig.pm:476-503), and a flag that
+// a VM cannot have.
 func (r *request) checkCPUType(text string) *apiError {
+	props, _ := parsePropertyString(propertyFormats()["pve-vm-cpu-conf"], text)
+	for flag := range strings.SplitSeq(props["flags"], ";") {
+		if flag != "" && !slices.Contains(vmFlags, flag[1:]) {
+			return oneParamError("cpu", "invalid format - VM-specific CPU flags must be a subset of: %s\n", strings.Join(vmFlags, ", "))
+		}
+	}
 	model := cpuModel(text)
 	name, custom := strings.CutPrefix(model, "custom-")
 	switch {

@@ -27,6 +27,8 @@ func TestCPUModels(t *testing.T) {
 		{"clone", "POST", "/nodes/pve-2/qemu/9001/clone", []string{"newid", "151"}, 403, "Permission check failed (/mapping/cpu/tuned, Mapping.Use)"},
 	})
 	for model, want := range map[string]string{
+		"host,flags=+aes;-avx": "invalid format - VM-specific CPU flags must be a subset of: " +
+			"aes, amd-no-ssb, amd-ssbd, hv-evmcs, hv-tlbflush, ibpb, md-clear, nested-virt, pcid, pdpe1gb, spec-ctrl, ssbd, virt-ssbd\n",
 		"custom-gone": "invalid format - Custom cputype 'gone' not found\n",
 		"tuned":       "invalid format - Built-in cputype 'tuned' is not defined (missing 'custom-' prefix?)\n",
 	} {
