@@ -65,6 +65,8 @@ type Approvals interface {
 	Created(ctx context.Context, plan string, vms []fleet.VM) error
 	// MayWake returns which standby VMs pods may wake.
 	MayWake(ctx context.Context) (func(vm *fleet.VM) bool, error)
+	// Frozen reports whether a freeze window blocks changes in a direction now.
+	Frozen(direction v1alpha1.ScaleDirection) bool
 	// Draft creates ScalePlans for the VMs that the last Up did not return. Other
 	// placements may run meanwhile.
 	Draft(ctx context.Context) error

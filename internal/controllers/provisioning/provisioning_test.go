@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -100,6 +101,8 @@ type writer struct {
 	wanted  []fleet.VM
 	woken   []fleet.Key
 	removed []fleet.Key
+	// removing is set if the removals of removed wait.
+	removing bool
 	// made are the VMs that exist.
 	made map[fleet.Key]bool
 	err  error
@@ -118,7 +121,10 @@ func (w *writer) States(context.Context) ([]scaler.VMState, error) {
 	var states []scaler.VMState
 	for _, vm := range w.wanted {
 		state := scaler.VMState{VM: vm, Phase: scaler.PhaseReserved, Err: w.waits}
-		if w.made[vm.Key] {
+		switch {
+		case w.removing && slices.Contains(w.removed, vm.Key):
+			state.Phase = scaler.PhaseRemoving
+		case w.made[vm.Key]:
 			state.Phase = scaler.PhaseMade
 		}
 		states = append(states, state)
@@ -179,6 +185,8 @@ func (a approvals) Up(_ context.Context, _ *topology.Snapshot, placed []scheduli
 func (a approvals) MayWake(context.Context) (func(*fleet.VM) bool, error) {
 	return func(*fleet.VM) bool { return true }, nil
 }
+
+func (a approvals) Frozen(v1alpha1.ScaleDirection) bool { return false }
 
 func (a approvals) Created(context.Context, string, []fleet.VM) error { return nil }
 

@@ -188,14 +188,15 @@ func (c *Controller) wake(ctx context.Context, woken []scheduling.Woken, pods po
 }
 
 // keep returns the standby VMs that are not replaced in this decision: VMs that have not
-// been outdated for long, except on evacuated hosts.
+// been outdated for long, except on evacuated hosts, and all VMs while removals are frozen.
 func (c *Controller) keep(request *scheduling.Request) map[fleet.Key]bool {
+	frozen := c.config.Approvals.Frozen(v1alpha1.ScaleDown)
 	keys := map[fleet.Key]bool{}
 	for i := range request.Existing {
 		vm := &request.Existing[i]
 		began, known := c.unneeded[vm.Key]
 		long := known && request.Now.Sub(began) >= spareFor
-		keys[vm.Key] = vm.Standby && !long && !slices.Contains(request.Evacuated, vm.Host)
+		keys[vm.Key] = vm.Standby && (frozen || !long && !slices.Contains(request.Evacuated, vm.Host))
 	}
 	return keys
 }
@@ -204,30 +205,23 @@ func (c *Controller) keep(request *scheduling.Request) map[fleet.Key]bool {
 // outdated VM is removed after its replacement was created, or before if there is room for
 // only one of them. On evacuated hosts, VMs are removed immediately. If CapacityBuffers are
 // not read, all VMs remain until pods need them.
+//
+// A VM whose removal is requested can no longer be woken. So removeSpare requests none in a
+// freeze window, and none on a host where an earlier removal waits, for example for an
+// approval: each time that the CapacityBuffer grows again, another VM would be created instead.
 func (c *Controller) removeSpare(ctx context.Context, d *scheduling.Decision, states []scaler.VMState, evacuated []topology.HostID) {
 	if c.config.Virtual == nil {
 		return
 	}
-	creating := map[string]bool{} // by NodePool
-	for i := range d.New {
-		creating[d.New[i].NodePool] = creating[d.New[i].NodePool] || d.New[i].Standby
-	}
-	phase := map[fleet.Key]scaler.Phase{}
-	for i := range states {
-		state := &states[i]
-		phase[state.VM.Key] = state.Phase
-		if state.VM.Standby && (state.Phase == scaler.PhaseReserved || state.Phase == scaler.PhaseMaking) {
-			creating[state.VM.Pool] = true
-		}
-	}
-
+	creating, removing := standbyInProgress(d, states)
+	frozen := c.config.Approvals.Frozen(v1alpha1.ScaleDown)
 	now := c.config.Clock.Now()
 	since := map[fleet.Key]time.Time{}
 	for i := range d.Standby {
 		vm := &d.Standby[i].VM
 		held := len(d.Standby[i].Pods) > 0
 		outdated := d.Standby[i].Outdated
-		if phase[vm.Key] == scaler.PhaseRemoving || held && outdated == "" {
+		if held && outdated == "" {
 			continue
 		}
 		began, known := c.unneeded[vm.Key]
@@ -239,10 +233,14 @@ func (c *Controller) removeSpare(ctx context.Context, d *scheduling.Decision, st
 			c.batch.triggerIn(wait)
 			continue
 		}
+		if frozen {
+			c.batch.triggerIn(spareFor) // the end of a freeze window triggers no decision
+			continue
+		}
 		if held {
 			continue // other VMs are replaced first
 		}
-		if outdated != "" && creating[vm.Pool] {
+		if outdated != "" && creating[vm.Pool] || removing[vm.Host] {
 			c.batch.triggerIn(replaceEvery)
 			continue
 		}
@@ -252,6 +250,26 @@ func (c *Controller) removeSpare(ctx context.Context, d *scheduling.Decision, st
 		log.FromContext(ctx).Info("requested the removal of standby vm", logkey.VM, vm.Name, logkey.NodePool, vm.Pool, logkey.Host, vm.Host.String(), logkey.Reason, reason)
 	}
 	c.unneeded = since
+}
+
+// standbyInProgress returns the NodePools whose standby VMs are being created, and the hosts
+// from which standby VMs are being removed.
+func standbyInProgress(d *scheduling.Decision, states []scaler.VMState) (creating map[string]bool, removing map[topology.HostID]bool) {
+	creating, removing = map[string]bool{}, map[topology.HostID]bool{}
+	for i := range d.New {
+		creating[d.New[i].NodePool] = creating[d.New[i].NodePool] || d.New[i].Standby
+	}
+	for i := range states {
+		vm := &states[i].VM
+		switch phase := states[i].Phase; {
+		case !vm.Standby:
+		case phase == scaler.PhaseReserved, phase == scaler.PhaseMaking:
+			creating[vm.Pool] = true
+		case phase == scaler.PhaseRemoving:
+			removing[vm.Host] = true
+		}
+	}
+	return creating, removing
 }
 
 // refill returns the new VMs that may be created now: nodes, and standby VMs of NodePools

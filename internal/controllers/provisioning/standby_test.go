@@ -15,6 +15,7 @@ import (
 	testclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	autoscalingv1beta1 "sigs.k8s.io/karpenter/pkg/apis/autoscaling/v1beta1"
+	"sigs.k8s.io/karpenter/pkg/state/virtualpods"
 
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
@@ -271,6 +272,80 @@ func TestStandbyBufferFlaps(t *testing.T) {
 	}
 	if len(w.writer.removed) != 0 {
 		t.Errorf("removed %v", w.writer.removed)
+	}
+}
+
+// freezing allows all VMs, and blocks removals while frozen is set.
+type freezing struct {
+	approvals
+	frozen bool
+}
+
+func (f *freezing) Frozen(direction v1alpha1.ScaleDirection) bool {
+	return f.frozen && direction == v1alpha1.ScaleDown
+}
+
+// resize sets the replicas of the buffer, and decides now and two minutes later.
+func (w *world) resize(t *testing.T, replicas int32) {
+	t.Helper()
+	w.patchBuffer(t, func(b *autoscalingv1beta1.CapacityBuffer) { b.Spec.Replicas = &replicas })
+	w.judge(t, virtualpods.NewVirtualPodCache(w.client))
+	for range 2 {
+		if _, err := w.Provision(asOperator(t)); err != nil {
+			t.Fatal(err)
+		}
+		w.make()
+		w.step(2 * time.Minute)
+	}
+}
+
+// TestFreezeKeepsStandby checks that no standby VM is removed or replaced while a freeze window
+// blocks removals, so that a buffer that shrinks and grows gets no further VMs, and that
+// removals and replacements continue after it.
+func TestFreezeKeepsStandby(t *testing.T) {
+	t.Parallel()
+	w := standbyWorld(t, 2, poolOfTwo)
+	w.writer.removing = true
+	freeze := &freezing{frozen: true, approvals: func(placed []scheduling.Placed) ([]scheduling.Placed, error) { return placed, nil }}
+	w.config.Approvals = freeze
+	w.Controller = provisioning.New(w.config)
+	for _, replicas := range []int32{2, 1, 2} {
+		w.resize(t, replicas)
+	}
+	if len(w.writer.wanted) != 2 || len(w.writer.removed) != 0 {
+		t.Fatalf("%d VMs, removed %v: want both VMs", len(w.writer.wanted), w.writer.removed)
+	}
+	w.writer.wanted[0].CPUType = "kvm64"
+	w.resize(t, 2)
+	if len(w.writer.wanted) != 2 || len(w.writer.removed) != 0 {
+		t.Fatalf("%d VMs, removed %v: want no replacement of the outdated VM", len(w.writer.wanted), w.writer.removed)
+	}
+	freeze.frozen = false
+	w.resize(t, 2)
+	if len(w.writer.wanted) != 3 || len(w.writer.removed) != 1 || w.writer.removed[0] != w.writer.wanted[0].Key {
+		t.Errorf("%d VMs, removed %v after the freeze, want one replacement of %s", len(w.writer.wanted), w.writer.removed, w.writer.wanted[0].Key)
+	}
+}
+
+// TestPendingRemovalKeepsStandby checks that no standby VM is removed from a host where an
+// earlier removal waits.
+func TestPendingRemovalKeepsStandby(t *testing.T) {
+	t.Parallel()
+	w := standbyWorld(t, 3, poolOfTwo)
+	w.writer.removing = true
+	for _, replicas := range []int32{3, 2} {
+		w.resize(t, replicas)
+	}
+	if len(w.writer.wanted) != 3 || len(w.writer.removed) != 1 {
+		t.Fatalf("%d VMs, removed %v: want 3 and one removed", len(w.writer.wanted), w.writer.removed)
+	}
+	w.resize(t, 1)
+	if len(w.writer.removed) != 1 {
+		t.Errorf("removed %v, although the first removal waits", w.writer.removed)
+	}
+	w.resize(t, 2)
+	if len(w.writer.wanted) != 3 {
+		t.Errorf("%d VMs: want no further VM", len(w.writer.wanted))
 	}
 }
 
