@@ -17,6 +17,7 @@ import (
 
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/ipam"
 	"github.com/numaform/numaform/planner"
 	"github.com/numaform/numaform/topology"
 )
@@ -42,8 +43,8 @@ type Standby struct {
 	// outdated VM of each NodePool at a time holds no pods, so that another VM is created
 	// for them.
 	Outdated string
-	// Unusable is the reason why the VM can be neither started nor replaced until a user
-	// restores it, or empty.
+	// Unusable is the reason why the VM is neither started nor replaced until a user solves the
+	// problem, or empty.
 	Unusable string
 }
 
@@ -78,6 +79,28 @@ func (s *session) prepareStandby(locator *locator) {
 		vm.wakeable = p != nil && p.problem == "" && vm.outdated == "" && vm.unusable == "" && !vm.lost && !s.request.Unready[vm.Key] &&
 			locator.stopped[id] && !s.closed.byRequest(offering{pool: vm.Pool, instanceType: vm.InstanceType, host: vm.Host})
 		vm.delayed = s.request.delays(&vm.Spec, vm.Host)
+	}
+	s.checkMemory()
+}
+
+// checkMemory makes standby VMs unusable whose reserved memory other guests use: their start
+// would overcommit the host. It begins with the highest VMID of each host, and ends when the
+// memory of the unusable and outdated VMs, which do not start, is sufficient for the others.
+func (s *session) checkMemory() {
+	shortage := map[topology.HostID]int64{}
+	for _, vm := range slices.Backward(s.state.standby) {
+		short, known := shortage[vm.Host]
+		if !known {
+			short = s.site.Shortage(vm.Host)
+		}
+		if short > 0 && vm.Reserve && vm.HugePages == "" {
+			if vm.outdated == "" {
+				vm.unusable = cmp.Or(vm.unusable, fmt.Sprintf("other guests use memory that it reserves on host %s: free memory there, or run numaform remove %s", vm.Host, vm.Name))
+				vm.wakeable = false
+			}
+			short -= vm.MemoryMiB
+		}
+		shortage[vm.Host] = short
 	}
 }
 
@@ -175,7 +198,26 @@ func (s *session) whyOutdated(vm *inflight, p *pool) string {
 	case p.class.invalid():
 		return ""
 	}
-	return p.outdated(&vm.VM, s.request.Snapshot)
+	return cmp.Or(p.outdated(&vm.VM, s.request.Snapshot), s.lostReservation(&vm.VM))
+}
+
+// lostReservation returns why the guard would deny the start of a standby VM although it
+// reserves its addresses and, with Reserve, its CPUs, or "".
+func (s *session) lostReservation(vm *fleet.VM) string {
+	if err := ipam.Check(s.request.Snapshot, vm, s.site.used.nodes); err != nil {
+		return err.Error()
+	}
+	host := s.request.Snapshot.Host(vm.Host)
+	if host == nil || !vm.Reserve {
+		return ""
+	}
+	for i := range host.Guests {
+		guest := &host.Guests[i]
+		if shared := guest.Pins.Intersection(vm.CPUs); fleet.VMID(guest.VMID) != vm.VMID && !shared.IsEmpty() {
+			return fmt.Sprintf("guest %d (%s) is pinned to its CPUs %s", guest.VMID, guest.Name, shared)
+		}
+	}
+	return ""
 }
 
 // outdated returns why the class or the NodePool would no longer create this VM, or "".
