@@ -89,7 +89,7 @@ func newCore(ctx context.Context, b *builder, provider cloudprovider.CloudProvid
 		recorder: recorder,
 		state:    state.NewCluster(b.clock, api, provider),
 		cost:     cost.NewClusterCost(ctx, provider, api),
-		virtual:  virtualpods.NewVirtualPodCache(api),
+		virtual:  virtualpods.NewVirtualPodCache(bufferLimit{api}),
 		devices:  deviceallocation.NewController(api),
 		paused:   b.control.Paused,
 		unset:    b.unset,
@@ -202,7 +202,7 @@ func (c *core) gated(ctx context.Context, trigger func()) []controller.Controlle
 		list = append(list, nodeoverlay.NewController(c.clock, c.client, c.overlaid, nodeoverlay.NewInstanceTypeStore(), c.state))
 	}
 	if gates.CapacityBuffer {
-		list = append(list, capacitybuffer.NewController(c.client, buffers{client: c.client, virtual: c.virtual, trigger: trigger}, c.virtual))
+		list = append(list, capacitybuffer.NewController(bufferLimit{c.client}, buffers{client: c.client, virtual: c.virtual, trigger: trigger}, c.virtual))
 	}
 	if gates.StaticCapacity {
 		list = append(list, &static{

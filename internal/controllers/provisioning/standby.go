@@ -35,6 +35,10 @@ import (
 // numaform.dev/reserve is neither true nor false.
 const ReasonInvalidReserve = "InvalidReserve"
 
+// MaxReplicas is the maximum number of replicas of a CapacityBuffer. Each replica is a pod in
+// every decision.
+const MaxReplicas = 1000
+
 const (
 	// refillAfter is the time from the last wake of a NodePool's standby VM until standby VMs
 	// are created for it. A host takes one change at a time, so the next wake there would
@@ -54,6 +58,11 @@ func IsStandby(buffer *autoscalingv1beta1.CapacityBuffer) bool {
 	return ptr.Deref(buffer.Spec.ProvisioningStrategy, "") == v1alpha1.StandbyStrategy
 }
 
+// TooLarge reports whether a CapacityBuffer has more than MaxReplicas replicas.
+func TooLarge(buffer *autoscalingv1beta1.CapacityBuffer) bool {
+	return ptr.Deref(buffer.Status.Replicas, 0) > MaxReplicas
+}
+
 // standbyPods returns the pods of all standby buffers, and the names of these buffers.
 func (c *Controller) standbyPods(ctx context.Context) (pods []*corev1.Pod, buffers map[types.NamespacedName]bool, err error) {
 	var list autoscalingv1beta1.CapacityBufferList
@@ -67,7 +76,7 @@ func (c *Controller) standbyPods(ctx context.Context) (pods []*corev1.Pod, buffe
 			continue
 		}
 		buffers[client.ObjectKeyFromObject(buffer)] = true
-		if !buffer.DeletionTimestamp.IsZero() || !apimeta.IsStatusConditionTrue(buffer.Status.Conditions, autoscalingv1beta1.ReadyForProvisioningCondition) {
+		if !buffer.DeletionTimestamp.IsZero() || TooLarge(buffer) || !apimeta.IsStatusConditionTrue(buffer.Status.Conditions, autoscalingv1beta1.ReadyForProvisioningCondition) {
 			continue
 		}
 		resolved, err := apps.ResolveCapacityBuffer(ctx, c.config.Client, buffer)

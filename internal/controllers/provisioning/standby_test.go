@@ -275,6 +275,19 @@ func TestStandbyBufferFlaps(t *testing.T) {
 	}
 }
 
+// TestLargeStandbyBuffer checks that a standby buffer with too many replicas gets no VMs,
+// although its status says that it is ready.
+func TestLargeStandbyBuffer(t *testing.T) {
+	t.Parallel()
+	w := standbyWorld(t, provisioning.MaxReplicas+1, poolOfTwo)
+	if _, err := w.Provision(asOperator(t)); err != nil {
+		t.Fatal(err)
+	}
+	if len(w.writer.wanted) != 0 {
+		t.Errorf("%d VMs for a buffer with too many replicas", len(w.writer.wanted))
+	}
+}
+
 // freezing allows all VMs, and blocks removals while frozen is set.
 type freezing struct {
 	approvals
