@@ -402,3 +402,34 @@ func TestAWakeWaitsForItsApproval(t *testing.T) {
 	b.settle()
 	may(true, false)
 }
+
+// TestPendingWakesRemain checks that a pending wake of a standby VM delays no new VMs, and that
+// neither new VMs that wait nor the wake of another standby VM of its host replace its ScalePlan.
+func TestPendingWakesRemain(t *testing.T) {
+	for mode, may := range map[string]int{"policy": 1, "manual": 0} {
+		t.Run(mode, func(t *testing.T) {
+			b := newBench(t, guard.DefaultRules())
+			b.pool("free", mode, "")
+			vm := fleet.VM{Key: fleet.Key(strings.Repeat("e", 32)), VMID: 2000, Name: fleet.NodeName("free", 2000), Standby: true}
+			vm.Pool, vm.Host = "free", pve1
+			b.vms = vms{{VM: vm, Phase: scaler.PhaseMade}}
+			wake := &scaler.RootPlan{
+				Host: pve1, Touched: true, Plan: emptyPlan("will be updated in-place"),
+				Verdict: guard.Verdict{Decision: guard.NeedsApproval},
+				Intent:  guard.Intent{ClusterID: "test", Wake: []guard.Target{{Address: generator.Address(&vm), VMID: vm.VMID, Key: vm.Key, Host: pve1.Host, Pool: vm.Pool}}},
+			}
+			b.asked("", wake)
+			first := b.plan(v1alpha1.ScalePlanPending)
+			b.want(may, placed("free", pve1, 4096, "a"))
+			wake.Intent.Wake[0].Key = fleet.Key(strings.Repeat("f", 32))
+			b.asked("", wake)
+			pending := b.plans(v1alpha1.ScalePlanPending)
+			if want := 3 - may; len(pending) != want { // both wakes, and the new VM unless it may be created
+				t.Errorf("%d plans are pending, want %d", len(pending), want)
+			}
+			if !slices.ContainsFunc(pending, func(plan v1alpha1.ScalePlan) bool { return plan.Name == first.Name }) {
+				t.Errorf("%s is no longer pending", first.Name)
+			}
+		})
+	}
+}

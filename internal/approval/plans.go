@@ -115,6 +115,9 @@ func otherState(plan *v1alpha1.ScalePlan, hosts []v1alpha1.ScalePlanHost) string
 // propose ends the given pending plans that the draft replaces. It then creates
 // the draft's ScalePlan, unless it already exists or the same plan was recently refused.
 // If the guard denies the draft, the new ScalePlan has the phase Failed.
+//
+// A draft does not replace plans that only wake other VMs. Otherwise, pods could wake these VMs
+// again, their new plans would replace this one, and neither could be approved.
 func (a *Approvals) propose(ctx context.Context, plans []v1alpha1.ScalePlan, d *draft) error {
 	// The plans were read before the draft was planned, which takes seconds. A plan that has
 	// changed since then, such as by its pull request, could not be ended: two plans would
@@ -126,7 +129,12 @@ func (a *Approvals) propose(ctx context.Context, plans []v1alpha1.ScalePlan, d *
 	plans = slices.DeleteFunc(now, func(plan v1alpha1.ScalePlan) bool {
 		return !slices.ContainsFunc(plans, func(given v1alpha1.ScalePlan) bool { return given.UID == plan.UID })
 	})
+	woken := wakes(d.vms)
+	isWoken := func(vm v1alpha1.ScalePlanVM) bool { return woken[vm.Key] }
 	err = a.supersede(ctx, plans, d.hash, "another change is needed now", func(plan *v1alpha1.ScalePlan) bool {
+		if onlyWakes(plan) && !slices.ContainsFunc(plan.Spec.VMs, isWoken) {
+			return false
+		}
 		return plan.Spec.RequestedBy == d.requestedBy || (d.requestedBy == RequestedByProvisioning &&
 			(plan.Spec.RequestedBy == RequestedByGuard || plan.Spec.RequestedBy == RequestedByStandby))
 	})

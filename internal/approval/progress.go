@@ -250,6 +250,11 @@ func wakes(vms []v1alpha1.ScalePlanVM) map[string]bool {
 	return keys
 }
 
+// onlyWakes reports whether a plan wakes standby VMs and changes no others.
+func onlyWakes(plan *v1alpha1.ScalePlan) bool {
+	return len(plan.Spec.VMs) > 0 && len(wakes(plan.Spec.VMs)) == len(plan.Spec.VMs)
+}
+
 // begun returns the participle that describes the VMs of a finished scale-up: created,
 // woken, or both.
 func begun(plan *v1alpha1.ScalePlan) string {

@@ -123,9 +123,10 @@ func (a *Approvals) mayCreate(ctx context.Context, g *group) (bool, error) {
 
 	// In auto mode, the VMs need no ScalePlan. In policy mode, they need one only if other
 	// VMs of the NodePool wait for approval because of the guard: new VMs would then be
-	// reserved only to wait as well.
+	// reserved only to wait as well. Pods need new VMs because they may not wake the standby
+	// VMs that wait.
 	waiting := slices.ContainsFunc(g.plans, func(plan v1alpha1.ScalePlan) bool {
-		return pending(&plan) && plan.Spec.Verdict.Decision != v1alpha1.VerdictAllow
+		return pending(&plan) && plan.Spec.Verdict.Decision != v1alpha1.VerdictAllow && !onlyWakes(&plan)
 	})
 	if g.mode == ModeAuto || g.mode == ModePolicy && !waiting {
 		return true, a.supersede(ctx, g.plans, "", "the NodePool's mode is "+string(g.mode)+" now", func(plan *v1alpha1.ScalePlan) bool {
