@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/utils/resources"
 
 	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/fleet"
 )
 
 // clusterState is the state before a decision: Karpenter's view of nodes and claims, and
@@ -30,12 +31,14 @@ type clusterState struct {
 	// Node and without a NodeClaim: standby the standby VMs, and waiting the others.
 	vms              map[string]*inflight
 	waiting, standby []*inflight
+	// keys are the keys of VMs in the annotations of all NodeClaims, by the NodeClaims' names.
+	keys map[string]fleet.Key
 }
 
 // newClusterState fills Karpenter's cluster state from the client and the existing VMs. now
 // determines which nodes count as joining.
 func newClusterState(ctx context.Context, c client.Client, vms []*inflight, now time.Time) (*clusterState, error) {
-	s := &clusterState{karpenter: state.NewCluster(clock.RealClock{}, sharedPods{c}, nil), vms: map[string]*inflight{}}
+	s := &clusterState{karpenter: state.NewCluster(clock.RealClock{}, sharedPods{c}, nil), vms: map[string]*inflight{}, keys: map[string]fleet.Key{}}
 	index := indexInflight(vms)
 	claimed, err := s.readClaims(ctx, c, index)
 	if err != nil {
@@ -139,6 +142,7 @@ func (s *clusterState) readClaims(ctx context.Context, c client.Client, vms vmIn
 	claimed := map[string]bool{}
 	for i := range claims.Items {
 		claim := &claims.Items[i]
+		s.keys[claim.Name] = fleet.Key(claim.Annotations[v1alpha1.AnnotationKey])
 		if !isOurs(claim.Spec.NodeClassRef) {
 			continue
 		}

@@ -71,6 +71,7 @@ func (s *session) prepareStandby(locator *locator) {
 		if name, seen := locator.names[id]; seen && name != vm.Name {
 			vm.unusable = fmt.Sprintf("it was renamed to %q in Proxmox: to rename it back, run qm set %d --name %s on host %s", name, vm.VMID, vm.Name, vm.Host.Host)
 		}
+		vm.unusable = cmp.Or(vm.unusable, s.nameTaken(vm))
 		replaceable := p == nil || p.class == nil || p.class.replaceable(vm.Host) || slices.Contains(s.request.Evacuated, vm.Host)
 		if vm.outdated != "" && vm.unusable == "" && replaceable && !vm.lost && !replacing[vm.Pool] && !s.request.Keep[vm.Key] {
 			replacing[vm.Pool] = true
@@ -81,6 +82,15 @@ func (s *session) prepareStandby(locator *locator) {
 		vm.delayed = s.request.delays(&vm.Spec, vm.Host)
 	}
 	s.checkMemory()
+}
+
+// nameTaken returns why a VM cannot get a NodeClaim, or "". An outdated VM needs none.
+func (s *session) nameTaken(vm *inflight) string {
+	name := ClaimName(&vm.VM)
+	if key, taken := s.state.keys[name]; !taken || key == vm.Key || vm.outdated != "" {
+		return ""
+	}
+	return fmt.Sprintf("another NodeClaim has the name of its NodeClaim: delete NodeClaim %s, or run numaform remove %s", name, vm.Name)
 }
 
 // checkMemory makes standby VMs unusable whose reserved memory other guests use: their start

@@ -251,6 +251,16 @@ func newWorld(t *testing.T, pass provisioning.Approvals, manifests ...string) *w
 	return w
 }
 
+// claim creates a NodeClaim as a user does.
+func (w *world) claim(t *testing.T, name string, annotations map[string]string) {
+	t.Helper()
+	claim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: annotations}}
+	claim.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.KindProxmoxNodeClass, Name: "shared"}
+	if err := w.client.Create(t.Context(), claim); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func (w *world) claims(t *testing.T) []karpv1.NodeClaim {
 	t.Helper()
 	var list karpv1.NodeClaimList
@@ -416,11 +426,7 @@ func TestPlansListTheirVMs(t *testing.T) {
 func TestNameTaken(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil, poolOfTwo, pods(1, "1"))
-	foreign := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "workers-2000", Annotations: map[string]string{v1alpha1.AnnotationKey: "another"}}}
-	foreign.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.KindProxmoxNodeClass, Name: "shared"}
-	if err := w.client.Create(t.Context(), foreign); err != nil {
-		t.Fatal(err)
-	}
+	w.claim(t, "workers-2000", map[string]string{v1alpha1.AnnotationKey: "another"})
 	if made, err := w.Provision(t.Context()); err == nil || len(made) != 0 {
 		t.Errorf("made %v, %v", made, err)
 	}

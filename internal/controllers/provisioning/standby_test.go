@@ -413,6 +413,23 @@ func TestRenamedStandbyIsReported(t *testing.T) {
 	}
 }
 
+// TestStandbyNameTaken checks that a standby VM whose name a user's NodeClaim has is neither
+// woken nor removed, that pods wake another one, and that the buffer's condition reports it.
+func TestStandbyNameTaken(t *testing.T) {
+	t.Parallel()
+	w := standbyWorld(t, 2, poolOfTwo)
+	w.provision(t, 0, "False RequiresNewCapacity: 2 of 2 replicas need new standby VMs")
+	w.make()
+	w.claim(t, w.writer.wanted[0].Name, nil)
+	w.provision(t, 0, "False RequiresNewCapacity: 1 of 2 replicas have standby VMs that cannot be started: VM workers-2000: "+
+		"another NodeClaim has the name of its NodeClaim: delete NodeClaim workers-2000, or run numaform remove workers-2000")
+	w.pend(t, "comes", "1")
+	w.provision(t, 1, "False RequiresNewCapacity: 1 of 2 replicas need new standby VMs")
+	if len(w.writer.woken) != 1 || w.writer.woken[0] != w.writer.wanted[1].Key || len(w.writer.removed) != 0 {
+		t.Errorf("woken %v, removed %v: want only %s woken", w.writer.woken, w.writer.removed, w.writer.wanted[1].Key)
+	}
+}
+
 // TestPinnedStandbyReserves checks that the annotation numaform.dev/reserve is ignored if
 // CPUs are pinned.
 func TestPinnedStandbyReserves(t *testing.T) {
