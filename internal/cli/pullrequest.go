@@ -115,7 +115,7 @@ func (p *proposal) closeReplaced(ctx context.Context, process Process, client fo
 // closeUnneeded closes the pull requests of nodes for pods that no longer need them: the
 // change needs none.
 func (p *proposal) closeUnneeded(ctx context.Context, process Process) error {
-	if p.subject() != forPods {
+	if p.decision == nil {
 		return nil
 	}
 	open, client, err := p.openRequests(ctx, process)
@@ -125,17 +125,20 @@ func (p *proposal) closeUnneeded(ctx context.Context, process Process) error {
 	return p.closeReplaced(ctx, process, client, open, "no pending pod needs new nodes now")
 }
 
-// subjects begins the line of a pull request's text with the changed VMs, and forPods is that
-// line for the VMs that pending pods need, which each change decides for all of them.
-const (
-	subjects = "\nchanges: "
-	forPods  = subjects + "`nodes for pending pods`\n"
-)
+// forPods is the subject of the VMs that pending pods need, which each change decides for all
+// of them.
+const forPods = "`nodes for pending pods`\n"
+
+// subjects begins the line of a pull request's text with the changed VMs. It names the
+// cluster, because fleets of several clusters can share a branch.
+func (p *proposal) subjects() string {
+	return fmt.Sprintf("\nchanges in cluster `%s`: ", p.session.config.ClusterID)
+}
 
 // subject returns the line of a pull request's text that says what the change is about.
 func (p *proposal) subject() string {
 	if p.decision != nil {
-		return forPods
+		return p.subjects() + forPods
 	}
 	var names []string
 	for i := range p.change.Added {
@@ -150,20 +153,23 @@ func (p *proposal) subject() string {
 		return ""
 	}
 	const most = 150 // VMs, which fit into prtext.Room
-	return subjects + "`" + strings.Join(names[:min(len(names), most)], "` `") + "`\n"
+	return p.subjects() + "`" + strings.Join(names[:min(len(names), most)], "` `") + "`\n"
 }
 
 // replaces reports whether the change is about the same as an earlier one, whose pull request
 // has a text. A forged text only closes its own pull request.
 func (p *proposal) replaces(text string) bool {
 	mine := p.subject()
-	if mine == "" || mine == forPods {
-		return mine == forPods && strings.Contains(text, forPods)
+	if p.decision != nil {
+		// A pod that is refused now, for example because a region does not respond, may still need
+		// the earlier VMs. But VMs of both changes would be too many.
+		keeps := len(p.decision.Refused) > 0 && len(p.change.Added) == 0
+		return !keeps && strings.Contains(text, mine)
 	}
-	_, after, found := strings.Cut(text, subjects)
+	_, after, found := strings.Cut(text, p.subjects())
 	line, _, _ := strings.Cut(after, "\n")
 	theirs := strings.Fields(line)
-	return found && slices.ContainsFunc(strings.Fields(strings.TrimPrefix(mine, subjects)), func(name string) bool { return slices.Contains(theirs, name) })
+	return found && slices.ContainsFunc(strings.Fields(strings.TrimPrefix(mine, p.subjects())), func(name string) bool { return slices.Contains(theirs, name) })
 }
 
 // pullRequest returns the pull request of a change, with the digest, the VMs and the plans.

@@ -11,8 +11,11 @@ import (
 )
 
 // ReviewedChange is a change of apply, or, with removed, one of remove.
-func ReviewedChange(removed ...string) *Reviewed {
-	p := &proposal{session: &session{config: &operator.Config{}}, change: &scaler.Change{Why: "a reason"}}
+func ReviewedChange(removed ...string) *Reviewed { return ReviewedChangeOf("lab", removed...) }
+
+// ReviewedChangeOf is a change of a cluster's fleet.
+func ReviewedChangeOf(clusterID string, removed ...string) *Reviewed {
+	p := &proposal{session: &session{config: &operator.Config{ClusterID: clusterID}}, change: &scaler.Change{Why: "a reason"}}
 	if len(removed) == 0 {
 		p.decision = &scheduling.Decision{}
 	}
@@ -37,4 +40,13 @@ func (r *Reviewed) CloseReplaced(ctx context.Context, process Process, client fo
 		return err
 	}
 	return r.p.closeReplaced(ctx, process, client, ofCommandLine(open), why)
+}
+
+// Refusing makes a change of apply refuse a pod and add VMs.
+func (r *Reviewed) Refusing(added ...string) *Reviewed {
+	r.p.decision.Refused = []scheduling.Refusal{{}}
+	for _, name := range added {
+		r.p.change.Added = append(r.p.change.Added, fleet.VM{Name: name})
+	}
+	return r
 }

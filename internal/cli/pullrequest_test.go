@@ -13,7 +13,8 @@ import (
 
 // TestReplacedPullRequests checks which open pull requests of earlier changes a change
 // closes: of apply, the earlier ones of apply; of remove, those about the same VMs. Others,
-// forks and the proposals of controllers stay open.
+// forks, the proposals of controllers and the changes of another cluster stay open, and those of
+// apply while it refuses pods and adds no VM.
 func TestReplacedPullRequests(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -21,6 +22,8 @@ func TestReplacedPullRequests(t *testing.T) {
 		want   []int
 	}{
 		"apply":        {cli.ReviewedChange(), []int{1}},
+		"refused":      {cli.ReviewedChange().Refusing(), nil},
+		"in part":      {cli.ReviewedChange().Refusing("web-d"), []int{1}},
 		"remove one":   {cli.ReviewedChange("web-a"), []int{2}},
 		"remove two":   {cli.ReviewedChange("web-c", "web-b"), []int{2, 3}},
 		"remove other": {cli.ReviewedChange("web"), nil},
@@ -33,6 +36,8 @@ func TestReplacedPullRequests(t *testing.T) {
 			open(t, f, "numaform/3", cli.ReviewedChange("web-c"))
 			open(t, f, "numaform/lab/workers-up-1", cli.ReviewedChange()) // of a controller
 			open(t, f, "mine", cli.ReviewedChange())
+			open(t, f, "numaform/4", cli.ReviewedChangeOf("lab-2"))
+			open(t, f, "numaform/5", cli.ReviewedChangeOf("lab-2", "web-a", "web-b", "web-c"))
 			fork := f.OpenBy("mallory", "numaform/1", "1111", "fork", true)
 			f.Update(fork, func(p *forge.PullRequest) { p.Body = cli.ReviewedChange().Request("").Body })
 
