@@ -80,7 +80,12 @@ func (a *Approvals) Up(ctx context.Context, snapshot *topology.Snapshot, placed 
 		if !a.unrequested(plan) {
 			return false
 		}
-		_, requested := groups[plan.Spec.NodePools[0]]
+		pool := plan.Spec.NodePools[0]
+		if unread(plan, snapshot) {
+			a.setRequested(pool)
+			return false
+		}
+		_, requested := groups[pool]
 		return !requested
 	})
 	return approved, errors.Join(append(errs, err)...)
@@ -101,6 +106,26 @@ func (a *Approvals) unrequested(plan *v1alpha1.ScalePlan) bool {
 	return a.config.Clock.Since(last) > unrequestedFor
 }
 
+// setRequested records that pods request VMs of a NodePool now.
+func (a *Approvals) setRequested(pool string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.requested[pool] = a.config.Clock.Now()
+}
+
+// unread reports whether a host of a plan cannot be read. Pods can then not be placed there,
+// although they may still need the plan.
+func unread(plan *v1alpha1.ScalePlan, snapshot *topology.Snapshot) bool {
+	return slices.ContainsFunc(plan.Spec.Hosts, func(planned v1alpha1.ScalePlanHost) bool {
+		var id topology.HostID
+		if err := id.UnmarshalText([]byte(planned.Host)); err != nil {
+			return false
+		}
+		host := snapshot.Host(id)
+		return host == nil || host.Problem != ""
+	})
+}
+
 // group is the new VMs of a NodePool.
 type group struct {
 	pool     string
@@ -117,9 +142,7 @@ type group struct {
 // mayCreate reports whether the VMs of a NodePool may be created now. If that needs a new dry
 // plan, it leaves the group for Draft.
 func (a *Approvals) mayCreate(ctx context.Context, g *group) (bool, error) {
-	a.mu.Lock()
-	a.requested[g.pool] = a.config.Clock.Now()
-	a.mu.Unlock()
+	a.setRequested(g.pool)
 
 	// In auto mode, the VMs need no ScalePlan. In policy mode, they need one only if other
 	// VMs of the NodePool wait for approval because of the guard: new VMs would then be

@@ -20,6 +20,7 @@ import (
 	"github.com/numaform/numaform/modules"
 	"github.com/numaform/numaform/state"
 	"github.com/numaform/numaform/state/guard"
+	"github.com/numaform/numaform/topology"
 )
 
 func TestModesLetPassOrWait(t *testing.T) {
@@ -422,6 +423,30 @@ func TestPlansThatNobodyNeedsGo(t *testing.T) {
 	if plans := b.plans(""); len(plans) != 0 {
 		t.Errorf("%d old plans remain", len(plans))
 	}
+}
+
+// TestPlansOfUnreadHostsStay checks that a plan, and so its pull request, does not end while its
+// host cannot be read: no pod can be placed there, although pods may still need the VMs.
+func TestPlansOfUnreadHostsStay(t *testing.T) {
+	b := newBench(t, guard.DefaultRules())
+	b.pool("slow", "manual", "")
+	b.want(0, placed("slow", pve1, 4096, "a"))
+	unreadable, neverRead := snapshot(), snapshot()
+	unreadable.Hosts[0].Problem = "cannot be read now"
+	neverRead.Hosts = neverRead.Hosts[1:]
+	for name, seen := range map[string]*topology.Snapshot{"unreadable": unreadable, "never read": neverRead} {
+		b.clock.SetTime(b.clock.Now().Add(3 * time.Minute))
+		if _, err := b.approvals.Up(t.Context(), seen, nil); err != nil {
+			t.Fatal(err)
+		}
+		b.again = false
+		if b.settle(); b.again || len(b.plans(v1alpha1.ScalePlanPending)) != 1 {
+			t.Errorf("%s: %d plans are pending, and another decision is requested: %t", name, len(b.plans(v1alpha1.ScalePlanPending)), b.again)
+		}
+	}
+	b.clock.SetTime(b.clock.Now().Add(3 * time.Minute))
+	b.want(0)
+	b.plan(v1alpha1.ScalePlanSuperseded)
 }
 
 func TestPausedMakesNothing(t *testing.T) {
