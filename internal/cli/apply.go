@@ -421,6 +421,10 @@ func (p *proposal) confirm(ctx context.Context, process Process, o *options) (st
 		if err != nil {
 			return "", err
 		}
+		// A freeze window may have begun while the user was asked or signed.
+		if err := p.frozen(o); err != nil {
+			return "", err
+		}
 		p.change.Approval = approval
 		return approver(how, approval), nil
 	}

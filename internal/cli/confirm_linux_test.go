@@ -4,11 +4,16 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
+	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
 
+	"github.com/numaform/numaform/internal/freeze"
 	"github.com/numaform/numaform/internal/operator"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/state"
@@ -20,10 +25,7 @@ import (
 // approved, and its approver, at the prompt and with --approve.
 func TestConfirmedDigest(t *testing.T) {
 	t.Parallel()
-	plans := []scaler.RootPlan{{
-		Host: topology.HostID{Region: "lab", Host: "pve-1"}, Plan: &state.Plan{Digest: "d1", Changes: true},
-		Verdict: guard.Verdict{Decision: guard.NeedsApproval},
-	}}
+	plans := plansToApprove()
 	shown := digest(plans)
 	terminal, keyboard := openTerminal(t)
 	for _, test := range []struct {
@@ -37,7 +39,7 @@ func TestConfirmedDigest(t *testing.T) {
 	} {
 		fmt.Fprint(keyboard, test.typed)
 		var out bytes.Buffer
-		p := &proposal{session: &session{config: &operator.Config{}}, change: &scaler.Change{Snapshot: &topology.Snapshot{}}, plans: plans}
+		p := &proposal{session: &session{config: &operator.Config{}, clock: clock.RealClock{}}, change: &scaler.Change{Snapshot: &topology.Snapshot{}}, plans: plans}
 		approver, err := p.confirm(t.Context(), Process{Stdin: terminal, Stderr: &out, asking: new(atomic.Bool)}, &test.options)
 		digest := ""
 		if p.change.Approval != nil {
@@ -47,6 +49,46 @@ func TestConfirmedDigest(t *testing.T) {
 			t.Errorf("%s: approver %q, digest %q, %v", test.name, approver, digest, err)
 		}
 	}
+}
+
+// plansToApprove returns a plan for which the guard requires approval.
+func plansToApprove() []scaler.RootPlan {
+	return []scaler.RootPlan{{
+		Host: topology.HostID{Region: "lab", Host: "pve-1"}, Plan: &state.Plan{Digest: "d1", Changes: true},
+		Verdict: guard.Verdict{Decision: guard.NeedsApproval},
+	}}
+}
+
+// TestFreezeDuringTheQuestion checks that a change does not begin in a freeze window that begins
+// while the user is asked, without a break-glass approval.
+func TestFreezeDuringTheQuestion(t *testing.T) {
+	t.Parallel()
+	asked := time.Date(2026, 12, 19, 23, 50, 0, 0, time.UTC)
+	config := &operator.Config{}
+	config.Approval.Freeze = []freeze.Config{{Name: "holidays", Start: "2026-12-20T00:00:00Z", End: "2027-01-04T00:00:00Z"}}
+	terminal, keyboard := openTerminal(t)
+	for answered, frozen := range map[time.Time]bool{asked.Add(time.Minute): false, asked.Add(20 * time.Minute): true} {
+		clk := clocktesting.NewFakePassiveClock(asked)
+		p := &proposal{session: &session{config: config, clock: clk}, change: &scaler.Change{Snapshot: &topology.Snapshot{}}, plans: plansToApprove()}
+		stderr := writerFunc(func(text []byte) {
+			if bytes.Contains(text, []byte("Apply this change?")) {
+				clk.SetTime(answered)
+				fmt.Fprint(keyboard, "yes\n")
+			}
+		})
+		approver, err := p.confirm(t.Context(), Process{Stdin: terminal, Stderr: stderr, asking: new(atomic.Bool)}, &options{})
+		if frozen != (approver == "" && err != nil && strings.Contains(err.Error(), `freeze window "holidays"`)) {
+			t.Errorf("answered at %s: approver %q (%v)", answered, approver, err)
+		}
+	}
+}
+
+// writerFunc is called for each write.
+type writerFunc func(text []byte)
+
+func (f writerFunc) Write(text []byte) (int, error) {
+	f(text)
+	return len(text), nil
 }
 
 // openTerminal returns a terminal, and a file to type in it.

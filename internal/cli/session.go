@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	"k8s.io/utils/clock"
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/audit"
@@ -123,6 +124,7 @@ type session struct {
 	snapshot *topology.Snapshot
 	scaler   *scaler.Scaler
 	regions  []scaler.Region
+	clock    clock.PassiveClock
 }
 
 // open reads the configuration, the cluster and Proxmox, and creates the scaler. It writes
@@ -131,7 +133,7 @@ func open(ctx context.Context, process Process, o *options) (*session, error) {
 	if err := o.check(); err != nil {
 		return nil, err
 	}
-	s := &session{}
+	s := &session{clock: clock.RealClock{}}
 	var err error
 	if s.cluster, err = o.cluster(ctx); err != nil {
 		return nil, err

@@ -205,7 +205,7 @@ func (p *proposal) frozen(o *options) error {
 	}
 	for i := range p.plans {
 		for _, direction := range directionsOf(&p.plans[i].Intent) {
-			if active := windows.Active(time.Now(), direction); active != nil {
+			if active := windows.Active(p.session.clock.Now(), direction); active != nil {
 				return fmt.Errorf("%s blocks changes; nothing was changed: wait, or in an emergency add --break-glass REASON", active)
 			}
 		}
