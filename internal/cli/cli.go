@@ -25,8 +25,8 @@ import (
 )
 
 // Exit codes of Run. With --detailed-exitcode, plan exits with ExitChanges if there are
-// changes, as in Terraform, and drift exits with it if drift remains. ExitInterrupted is
-// the exit code of a shell for Ctrl-C.
+// changes, as in Terraform, drift exits with it if drift remains, and wrong usage is
+// ExitFailed. ExitInterrupted is the exit code of a shell for Ctrl-C.
 const (
 	ExitOK          = 0
 	ExitFailed      = 1
@@ -107,6 +107,9 @@ func Run(ctx context.Context, process Process) int {
 		return ExitInterrupted
 	case errors.As(err, &usage):
 		fmt.Fprintf(process.Stderr, "numaform: %s\nSee %s --help.\n", term.Printable(err.Error()), command.CommandPath())
+		if detailedExitCode(command, process) {
+			return ExitFailed
+		}
 		return ExitUsage
 	}
 	if ctx.Err() != nil {
@@ -125,6 +128,18 @@ func Run(ctx context.Context, process Process) int {
 	}
 	fmt.Fprintf(process.Stderr, "numaform: %s\n", term.Printable(err.Error()))
 	return ExitFailed
+}
+
+// detailedExitCode reports whether --detailed-exitcode is set. After a wrong flag, neither the
+// next flags nor the environment have been read.
+func detailedExitCode(command *cobra.Command, process Process) bool {
+	const name = "detailed-exitcode"
+	if slices.ContainsFunc(process.Args, func(arg string) bool { return arg == "--"+name || arg == "--"+name+"=true" }) {
+		return true
+	}
+	flag := command.Flags().Lookup(name)
+	_ = flagsFromEnvironment(command.Flags(), process.Environ) // its errors are about other flags
+	return flag != nil && flag.Value.String() == "true"
 }
 
 func newRoot(process Process) *cobra.Command {
