@@ -219,10 +219,11 @@ func change(ctx context.Context, process Process, o *options, decide decider) (*
 		case errors.As(err, &conflict) && errors.As(err, &proposed):
 			return nil, err // the revert waits for a review
 		case errors.As(err, &proposed):
-			fmt.Fprintf(process.Stdout, "\n%s\n", proposed)
-			return nil, p.openPullRequest(ctx, process, proposed)
+			talk := o.talk(process)
+			fmt.Fprintf(talk.Stdout, "\n%s\n", proposed)
+			return nil, p.openPullRequest(ctx, talk, proposed)
 		case errors.As(err, new(*openError)):
-			fmt.Fprintf(process.Stdout, "\n%v\n", err)
+			fmt.Fprintf(o.talk(process).Stdout, "\n%v\n", err)
 			return nil, nil
 		case errors.As(err, &outside):
 			fmt.Fprintf(process.Stderr, "numaform: importing %s into the state before the removal\n", strings.Join(outside.Names, ", "))
@@ -330,7 +331,7 @@ func (p *proposal) apply(ctx context.Context, process Process, o *options) error
 			return "", p.unapplied(failure)
 		}
 		if !p.changes() {
-			return "", p.closeUnneeded(ctx, process)
+			return "", p.closeUnneeded(ctx, o.talk(process))
 		}
 		if err := p.alreadyOpen(ctx, process); err != nil {
 			return "", err

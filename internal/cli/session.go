@@ -101,6 +101,15 @@ func (o *options) withoutCluster() bool {
 	return o.clusterless && len(o.files) == 0 && o.kubeconfig.Path == "" && o.kubeconfig.Context == ""
 }
 
+// talk returns the process for text that follows the report of a change: if the report is data,
+// stdout contains nothing else, and the text goes to stderr.
+func (o *options) talk(process Process) Process {
+	if o.output != "text" {
+		process.Stdout = process.Stderr
+	}
+	return process
+}
+
 // cluster returns the Kubernetes cluster: the objects in the manifests, the cluster of the
 // kubeconfig, or an empty cluster if the command runs without both.
 func (o *options) cluster(ctx context.Context) (*scheduling.Cluster, error) {
