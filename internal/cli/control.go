@@ -34,7 +34,12 @@ type clusterOptions struct {
 
 func (o *clusterOptions) register(flags *pflag.FlagSet) {
 	registerKubeconfig(flags, &o.kubeconfig, "kubeconfig of the cluster in which numaform runs")
-	flags.StringVarP(&o.namespace, "namespace", "n", defaultNamespace, "namespace in which numaform runs")
+	registerNamespace(flags, &o.namespace)
+}
+
+// registerNamespace adds the flag for numaform's namespace.
+func registerNamespace(flags *pflag.FlagSet, namespace *string) {
+	flags.StringVarP(namespace, "namespace", "n", defaultNamespace, "namespace in which numaform runs")
 }
 
 // flags returns the flags of a command line that reads the same cluster and namespace.

@@ -118,6 +118,53 @@ func TestPauseAndResume(t *testing.T) {
 	says(t, 1, `namespaces "nowhere" not found`, "pause", "-n", "nowhere")
 }
 
+// TestStatusShowsRequests checks that status shows who paused numaform and which hosts are being
+// evacuated, and that it reports why this is unknown instead of failing.
+func TestStatusShowsRequests(t *testing.T) {
+	namespace(t, "shown")
+	says(t, 0, "numaform is paused", "pause", "-n", "shown")
+	k, err := kubernetes.NewForConfig(controlPlane(t).Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := control.New(k, "shown").Evacuate(t.Context(), topology.HostID{Region: "lab", Host: "pve-9"}, "admin"); err != nil {
+		t.Fatal(err)
+	}
+	malformed := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: control.ConfigMapName}, Data: map[string]string{"paused": "maybe"}}
+	if err := kubeClient(t).Create(t.Context(), malformed); err != nil {
+		t.Fatal(err)
+	}
+	const paused = "by an unknown user: the controller starts no changes"
+	for _, test := range []struct {
+		name, kubeconfig, namespace string
+		want, without               []string
+	}{
+		{
+			"paused", controlPlane(t).Kubeconfig, "shown",
+			[]string{"; paused", "by admin: the controller starts no changes", "lab/pve-9: it gets no new nodes"},
+			[]string{"Problems"},
+		},
+		{"not paused", controlPlane(t).Kubeconfig, "kube-system", nil, []string{"aused", "evacuated", "Problems"}},
+		{"malformed", controlPlane(t).Kubeconfig, "default", []string{paused, `paused: "maybe" is invalid`}, nil},
+		{"forbidden", kubeconfig(t, "mallory"), "shown", []string{"whether numaform is paused is unknown: ", "ask an administrator for the Role numaform-switch"}, []string{paused}},
+	} {
+		out, err := cli.StatusOfRequests(t.Context(), test.kubeconfig, test.namespace)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range test.want {
+			if !strings.Contains(out, want) {
+				t.Errorf("%s: status lacks %q:\n%s", test.name, want, out)
+			}
+		}
+		for _, without := range test.without {
+			if strings.Contains(out, without) {
+				t.Errorf("%s: status contains %q:\n%s", test.name, without, out)
+			}
+		}
+	}
+}
+
 // claim creates a NodeClaim on a host.
 func claim(t *testing.T, name string, host topology.HostID) *karpv1.NodeClaim {
 	t.Helper()

@@ -28,7 +28,7 @@ func examples() map[string]string {
 		"adopt": `  numaform adopt --nodepool workers --kubeconfig ~/.kube/config --dry-run   # all Nodes of karpenter-provider-proxmox
   numaform adopt default-x7k2p --nodepool workers --kubeconfig ~/.kube/config`,
 		"status": `  numaform status                                    # VMs, hosts, the last change and problems
-  numaform status --kubeconfig ~/.kube/config        # also the changes that wait for approval`,
+  numaform status --kubeconfig ~/.kube/config        # also pauses, evacuations and pending changes`,
 		"vms":   `  numaform get vms -o json`,
 		"hosts": `  numaform get hosts`,
 		"plan": `  numaform plan --kubeconfig ~/.kube/config          # for the pending pods of a cluster

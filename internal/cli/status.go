@@ -3,13 +3,16 @@ package cli
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/control"
 	"github.com/numaform/numaform/internal/operator"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/status"
@@ -21,6 +24,8 @@ import (
 type viewOptions struct {
 	options
 	watching
+	// namespace is numaform's namespace; empty does not read what users requested there.
+	namespace string
 }
 
 func (o *viewOptions) register(flags *pflag.FlagSet) {
@@ -35,22 +40,24 @@ func newStatus(process Process) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "status",
 		Short: "Show VMs, hosts, pending changes, failures, drift and locks on one screen",
-		Long: "Show the VMs by NodePool and host, changes that are pending approval or incomplete, failures, drift, held locks, and\n" +
-			"problems with the next step for each. The command reads the fleet, its history, Proxmox and, with --kubeconfig, the\n" +
-			"cluster. It changes nothing. More than 8 hosts are summarized by region, except with -o wide.",
+		Long: "Show the VMs by NodePool and host, a pause and evacuations, changes that are pending approval or incomplete,\n" +
+			"failures, drift, held locks, and problems with the next step for each. The command reads the fleet, its history,\n" +
+			"Proxmox and, with --kubeconfig, the cluster. It changes nothing. More than 8 hosts are summarized by region, except\n" +
+			"with -o wide.",
 		RunE: func(command *cobra.Command, _ []string) error {
 			return o.show(command.Context(), process, func(w *printer, r *status.Report) { w.status(r, o.output == outputWide) },
 				func(r *status.Report) any { return r })
 		},
 	}
 	o.register(command.Flags())
+	registerNamespace(command.Flags(), &o.namespace)
 	return command
 }
 
 // show reads the status and prints it as text or data.
 func (o *viewOptions) show(ctx context.Context, process Process, text func(w *printer, r *status.Report), data func(r *status.Report) any) error {
 	return o.run(ctx, process, func(ctx context.Context, process Process, terminal term.Terminal) error {
-		r, err := readStatus(ctx, process, &o.options)
+		r, err := readStatus(ctx, process, o)
 		if err != nil {
 			return err
 		}
@@ -90,8 +97,8 @@ func newGet(process Process) *cobra.Command {
 }
 
 // readStatus reads the fleet, its history, Proxmox and, if the user selected a cluster, its
-// ScalePlans.
-func readStatus(ctx context.Context, process Process, o *options) (*status.Report, error) {
+// ScalePlans and what users requested.
+func readStatus(ctx context.Context, process Process, o *viewOptions) (*status.Report, error) {
 	config, err := loadConfig(process, o.config)
 	if err != nil {
 		return nil, err
@@ -136,7 +143,7 @@ func readStatus(ctx context.Context, process Process, o *options) (*status.Repor
 	}
 	if o.kubeconfig.Path != "" || o.kubeconfig.Context != "" {
 		cluster := clusterOptions{kubeconfig: o.kubeconfig}
-		c, _, err := cluster.open()
+		c, k, err := cluster.open()
 		if err != nil {
 			return nil, err
 		}
@@ -145,9 +152,26 @@ func readStatus(ctx context.Context, process Process, o *options) (*status.Repor
 			return nil, explained(fmt.Errorf("reading plans: %w", err), approverRole)
 		}
 		r.AddPending(plans.Items)
+		if o.namespace != "" {
+			addRequests(ctx, r, control.New(k, o.namespace))
+		}
 	}
-	r.Next = nextAfter(r, len(unread), o, o.podSource(process.Environ))
+	r.Next = nextAfter(r, len(unread), &o.options, o.podSource(process.Environ))
 	return r, nil
+}
+
+// addRequests adds the pause and the evacuations that users requested. If they cannot be read,
+// it adds a problem, because the rest of the report is useful without them.
+func addRequests(ctx context.Context, r *status.Report, s *control.Switch) {
+	state, err := s.Read(ctx)
+	if malformed := new(control.MalformedError); err != nil && !errors.As(err, &malformed) {
+		r.Problems = append(r.Problems, fmt.Sprintf("whether numaform is paused is unknown: %v", explained(err, controlRole)))
+		return
+	}
+	if err != nil {
+		r.Problems = append(r.Problems, strings.Split(err.Error(), "\n")...)
+	}
+	r.Paused, r.PausedBy, r.Evacuated = state.Paused, state.By, state.Evacuated
 }
 
 // storedFleet opens the store of a fleet and reads the fleet, without an engine.

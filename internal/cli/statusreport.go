@@ -73,6 +73,16 @@ func (w *printer) status(r *status.Report, wide bool) {
 		}
 	}
 
+	if r.Paused {
+		w.list(w.Paint(term.Yellow, "Paused"), []string{
+			fmt.Sprintf("by %s: the controller starts no changes; to continue, run numaform resume", cmp.Or(r.PausedBy, "an unknown user")),
+		})
+	}
+	var evacuated []string
+	for _, host := range r.Evacuated {
+		evacuated = append(evacuated, fmt.Sprintf("%s: it gets no new nodes; to end the evacuation, run numaform evacuate %s --end", host, host))
+	}
+	w.list("Being evacuated", evacuated)
 	var lines []string
 	for _, plan := range r.Pending {
 		lines = append(lines, fmt.Sprintf("%s: %s, until %s", plan.Name, plan.Summary, plan.Expires.Format(time.RFC3339)))
@@ -166,6 +176,9 @@ func (w *printer) statusTotals(r *status.Report) string {
 		}
 	}
 	line += fmt.Sprintf("; %d of %s online", usable, topology.Count(len(r.Hosts), "host"))
+	if r.Paused {
+		line += "; " + w.Paint(term.Yellow, "paused")
+	}
 	failed, drifted := map[topology.HostID]bool{}, map[string]bool{}
 	for _, f := range r.Failed {
 		failed[f.Host] = true

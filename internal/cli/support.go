@@ -86,7 +86,7 @@ func newSupportBundle(process Process) *cobra.Command {
 	flags := command.Flags()
 	registerConfig(flags, &o.config)
 	registerKubeconfig(flags, &o.kubeconfig, "kubeconfig of the cluster in which numaform runs")
-	flags.StringVarP(&o.namespace, "namespace", "n", defaultNamespace, "namespace in which numaform runs")
+	registerNamespace(flags, &o.namespace)
 	return command
 }
 

@@ -8,8 +8,10 @@ import (
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/audit"
+	"github.com/numaform/numaform/internal/control"
 	"github.com/numaform/numaform/internal/cpumap"
 	"github.com/numaform/numaform/internal/doctor"
+	"github.com/numaform/numaform/internal/operator"
 	"github.com/numaform/numaform/internal/status"
 	"github.com/numaform/numaform/internal/term"
 	"github.com/numaform/numaform/topology"
@@ -69,6 +71,22 @@ func (v *Views) report() *status.Report {
 	}
 	r.Next = nextAfter(r, 0, &options{config: "numaform.yaml"}, podSource{known: true})
 	return r
+}
+
+// StatusOfRequests returns the output of status about what users requested in a namespace of a
+// cluster.
+func StatusOfRequests(ctx context.Context, kubeconfig, namespace string) (string, error) {
+	o := clusterOptions{kubeconfig: operator.Kubeconfig{Path: kubeconfig}}
+	_, k, err := o.open()
+	if err != nil {
+		return "", err
+	}
+	var out bytes.Buffer
+	var r status.Report
+	addRequests(ctx, &r, control.New(k, namespace))
+	w := &printer{w: &out}
+	w.status(&r, false)
+	return out.String(), w.err
 }
 
 // DoctorText returns the output of doctor for findings.

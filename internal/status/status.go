@@ -16,6 +16,11 @@ type Report struct {
 	Pools     []Pool `json:"pools"`
 	Hosts     []Host `json:"hosts"`
 	VMs       []VM   `json:"vms"`
+	// Paused is true if a user paused numaform in the cluster, and PausedBy is the user, if known.
+	Paused   bool   `json:"paused,omitempty"`
+	PausedBy string `json:"paused_by,omitempty"`
+	// Evacuated lists the hosts that are being evacuated.
+	Evacuated []topology.HostID `json:"evacuated,omitempty"`
 	// Pending lists the changes that are pending approval.
 	Pending []Pending `json:"pending,omitempty"`
 	// Failed lists the hosts on which the last change failed.

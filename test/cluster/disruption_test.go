@@ -689,6 +689,9 @@ func TestPause(t *testing.T) {
 		}
 		return ""
 	})
+	if out, err := (&scene{world: w}).numaform("status"); err != nil || !strings.Contains(out, "by admin: the controller starts no changes") {
+		t.Errorf("status does not show the pause (%v):\n%s", err, out)
+	}
 	w.pods("late", 1, "1700m", "256Mi") // too large for the node of the other pod
 	w.eventually(2*time.Minute, func(context.Context) string {
 		for _, guest := range w.proxmox.Guests() {
