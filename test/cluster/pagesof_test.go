@@ -282,19 +282,31 @@ EOF
 	command kubectl wait "$pod" --for=jsonpath='{.status.phase}'=Running --timeout=180s
 	node=$(command kubectl get "$pod" -o jsonpath='{.spec.nodeName}')
 	zone=$(command kubectl get node "$node" -o jsonpath='{.metadata.labels.topology\.kubernetes\.io/zone}')
+	region=$(command kubectl get node "$node" -o jsonpath='{.metadata.labels.topology\.kubernetes\.io/region}')
+}
+# elsewhere creates a Node and a NodeClaim on a host with the same name in another region.
+elsewhere() {
+	command kubectl create -f - <<EOF
+{apiVersion: v1, kind: Node, metadata: {name: elsewhere, labels: {topology.kubernetes.io/region: elsewhere, topology.kubernetes.io/zone: $zone}}}
+---
+apiVersion: karpenter.sh/v1
+kind: NodeClaim
+metadata: {name: elsewhere, labels: {topology.kubernetes.io/region: elsewhere, topology.kubernetes.io/zone: $zone}}
+spec: {nodeClassRef: {group: example.com, kind: OtherNodeClass, name: other}, requirements: []}
+EOF
 }
 cordoned() { command kubectl get nodes -l "topology.kubernetes.io/zone=$zone" | grep SchedulingDisabled; }
 kubectl annotate nodepool workers numaform.dev/scale-up-
 node
 `,
-		words: map[string]string{"pve-2": `"$zone"`},
+		words: map[string]string{"pve-2": `"$zone"`, "homelab": `"$region"`},
 		before: map[string]string{
 			"numaform evacuate pve-2 --end": `if kubectl get node "$node"; then exit 1; fi`,
-			"kubectl drain":                 "node\nnumaform pause\nkubectl delete pod --all",
-			"kubectl uncordon":              "cordoned",
+			"kubectl drain":                 "node\nelsewhere\nnumaform pause\nkubectl delete pod --all",
+			"kubectl uncordon":              "cordoned\nif cordoned | grep elsewhere; then exit 1; fi",
 			"kubectl delete nodeclaim":      "numaform resume",
 		},
-		after: "if cordoned; then exit 1; fi\nkubectl annotate nodepool workers numaform.dev/scale-up=manual",
+		after: "if cordoned; then exit 1; fi\nkubectl delete nodeclaim/elsewhere node/elsewhere\nkubectl annotate nodepool workers numaform.dev/scale-up=manual",
 	},
 	"docs/events.md": {words: map[string]string{"pod NAME": "pod waiting", "nodepool NAME": "nodepool workers"}},
 }
