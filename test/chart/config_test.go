@@ -69,6 +69,31 @@ func TestFleetOnYourMachine(t *testing.T) {
 	}
 }
 
+// TestSchemaAccepts checks that the chart accepts what the program accepts.
+func TestSchemaAccepts(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name, key string
+		value     any
+	}{
+		{"a region with capitals and an underscore", "region", "Region_1"},
+		{"a region with a dot and a hyphen", "region", "dc-1.rack"},
+		{"further hosts", "urls", []any{"https://192.0.2.2:8006", "https://192.0.2.3:8006"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			values := leastValues()
+			cluster := values["config"].(map[string]any)["clusters"].([]any)[0].(map[string]any)
+			if tt.key == "urls" {
+				delete(cluster, "url")
+			}
+			cluster[tt.key] = tt.value
+			loadConfig(t, testenv.RenderChart(t, testenv.Chart{Values: values}))
+		})
+	}
+}
+
 // loadConfig writes the files of the release's ConfigMap and loads numaform.yaml.
 func loadConfig(t *testing.T, objects []*unstructured.Unstructured) *operator.Config {
 	t.Helper()

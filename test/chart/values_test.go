@@ -25,6 +25,7 @@ func TestSchemaRefuses(t *testing.T) {
 		{"the token of a target in numaform.yaml", "config.notifications.targets[0].token=x", "token"},
 		{"the URL of Slack in numaform.yaml", "config.notifications.targets[0].name=a,config.notifications.targets[0].type=slack,config.notifications.targets[0].url=https://x", "/config/notifications/targets/0"},
 		{"a clusterID with capitals", "config.clusterID=Prod", "/config/clusterID"},
+		{"a cluster without a URL", "config.clusters[0].insecure=true,config.clusters[1].region=b", "/config/clusters/1"},
 		{"plain http", "config.clusters[0].url=http://pve:8006", "/config/clusters/0/url"},
 		{"a fleet that the pod takes with it", "config.fleet.backend.type=local", "/config/fleet/backend/type"},
 		{"a mode", "mode=dry-run", "/mode"},
