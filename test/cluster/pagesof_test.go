@@ -212,20 +212,22 @@ printf 'a long passphrase\n' >passphrase
 		after:  `helm -n numaform history numaform | grep -i rollback` + "\n" + removed,
 	},
 	"docs/crds/proxmoxtemplate.md": {
-		prepare: release + `
-awk '/^` + "```yaml" + `$/ { inside = 1; next } /^` + "```" + `$/ { if (inside) exit } inside' "$ROOT/docs/crds/proxmoxtemplate.md" | kubectl apply -f -
-`,
-		words: map[string]string{"DIGEST": "0123"},
-		after: `kubectl delete proxmoxtemplate debian-13`,
+		prepare: release + proxmoxTemplate,
+		words:   map[string]string{"DIGEST": "0123"},
+		after:   `kubectl delete proxmoxtemplate debian-13`,
 	},
 	"docs/install.md": {
 		prepare: release + `git config --global url."file://$ROOT".insteadOf https://github.com/numaform/numaform
 `,
 		before: map[string]string{
 			"kubectl create namespace numaform": "cp ../values.yaml ../pve-root-ca.pem ../token .",
-			// The page has two ways to remove numaform.
-			"kubectl -n numaform scale deployment numaform --replicas 0": installed,
+			// The page has two ways to remove numaform. TestUninstall checks the first one with
+			// a controller.
+			"kubectl -n numaform scale deployment numaform --replicas 0": installed + proxmoxTemplate + `
+kubectl patch proxmoxtemplate debian-13 --type merge -p '{"metadata":{"finalizers":["numaform.dev/templates"]}}'
+`,
 		},
+		words: map[string]string{" --config /etc/numaform/numaform.yaml": ""},
 		after: `kubectl get crds -o name | grep -c numaform && exit 1; ! kubectl get namespace numaform`,
 	},
 	"docs/templates.md": {},
@@ -237,6 +239,11 @@ ln -s "$ROOT/charts" charts; ln -s "$ROOT/examples" examples; ln -s "$ROOT/Makef
 awk '/^# values.yaml$/ { inside = 1 } /^` + "```" + `$/ { inside = 0 } inside' "$ROOT/docs/install.md" >values.yaml
 printf 'certificate\n' >pve-root-ca.pem
 printf 'secret\n' >token
+`
+
+// proxmoxTemplate creates the ProxmoxTemplate of its page.
+const proxmoxTemplate = `
+awk '/^` + "```yaml" + `$/ { inside = 1; next } /^` + "```" + `$/ { if (inside) exit } inside' "$ROOT/docs/crds/proxmoxtemplate.md" | kubectl apply -f -
 `
 
 const installed = `
