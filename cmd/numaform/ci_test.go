@@ -24,18 +24,27 @@ type ciJob struct {
 }
 
 // ciSecrets are what the forges store for the jobs.
-var ciSecrets = map[string]string{"PROXMOX_TOKEN": pvesim.DefaultTokenSecret, "PG_CONN_STR": "host=unused"}
+var ciSecrets = map[string]string{
+	"PROXMOX_TOKEN": pvesim.DefaultTokenSecret, "PG_CONN_STR": "host=unused",
+	"PROXMOX_APPLY_TOKEN": pvesim.DefaultTokenSecret, "PG_APPLY_CONN_STR": "host=unused",
+}
 
-// ciJobs returns the jobs of docs/ci.md: of GitHub, of Gitea and Forgejo, and of GitLab, and
-// the command for forks.
-func ciJobs(t *testing.T) (jobs []ciJob) {
+// ciBlocks returns the blocks of docs/ci.md, each with its language and its text.
+func ciBlocks(t *testing.T) [][]string {
 	t.Helper()
 	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "ci.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
+	return regexp.MustCompile("(?s)```(yaml|sh|)\n(.*?)```").FindAllStringSubmatch(string(page), -1)
+}
+
+// ciJobs returns the jobs of docs/ci.md that plan: of GitHub, of Gitea and Forgejo, and of
+// GitLab, and the command for forks; and the job that applies.
+func ciJobs(t *testing.T) (jobs []ciJob, apply ciJob) {
+	t.Helper()
 	secret := regexp.MustCompile(`\$\{\{ secrets\.(\w+) \}\}`)
-	for _, block := range regexp.MustCompile("(?s)```(yaml|sh|)\n(.*?)```").FindAllStringSubmatch(string(page), -1) {
+	for _, block := range ciBlocks(t) {
 		if block[1] != "yaml" {
 			jobs = append(jobs, ciJob{script: block[2]})
 			continue
@@ -52,16 +61,20 @@ func ciJobs(t *testing.T) (jobs []ciJob) {
 		if err := yaml.Unmarshal([]byte(block[2]), &workflow); err != nil {
 			t.Fatal(err)
 		}
-		for _, job := range workflow.Jobs {
+		for name, job := range workflow.Jobs {
 			for _, step := range job.Steps {
 				if step.Run == "" { // the checkout
 					continue
 				}
 				j := ciJob{script: step.Run}
-				for name, value := range step.Env {
-					j.env = append(j.env, name+"="+secret.ReplaceAllStringFunc(value, func(text string) string { return ciSecrets[secret.FindStringSubmatch(text)[1]] }))
+				for variable, value := range step.Env {
+					j.env = append(j.env, variable+"="+secret.ReplaceAllStringFunc(value, func(text string) string { return ciSecrets[secret.FindStringSubmatch(text)[1]] }))
 				}
-				jobs = append(jobs, j)
+				if name == "apply" {
+					apply = j
+				} else {
+					jobs = append(jobs, j)
+				}
 			}
 		}
 		if script := workflow.GitLab.Script; len(script) > 0 {
@@ -72,11 +85,42 @@ func ciJobs(t *testing.T) (jobs []ciJob) {
 			jobs = append(jobs, j)
 		}
 	}
-	return jobs
+	return jobs, apply
+}
+
+// applyConfig returns numaform.yaml with the fleet of the configuration in docs/ci.md with
+// which a job applies, except its remote and its backend.
+func applyConfig(t *testing.T, config []byte, remote, keyFile string) []byte {
+	t.Helper()
+	var own map[string]any
+	if err := yaml.Unmarshal(config, &own); err != nil {
+		t.Fatal(err)
+	}
+	for _, block := range ciBlocks(t) {
+		var documented struct {
+			Fleet struct {
+				Dir string
+				Git map[string]any
+			}
+		}
+		if err := yaml.Unmarshal([]byte(block[2]), &documented); block[1] != "yaml" || err != nil || documented.Fleet.Git == nil {
+			continue
+		}
+		fleet := own["fleet"].(map[string]any)
+		fleet["dir"], fleet["git"] = documented.Fleet.Dir, documented.Fleet.Git
+		documented.Fleet.Git["remote"] = remote
+	}
+	own["history"] = map[string]any{"key_file": keyFile}
+	text, err := yaml.Marshal(own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
 }
 
 // TestCIJobs runs the steps of the jobs in docs/ci.md in a clone of a fleet's repository, as
-// a runner does: each plans a pull request, and fails if the files are not a fleet.
+// a runner does: each plans a pull request, and fails if the files are not a fleet. The job
+// that applies creates the VMs of a pull request once, and the next one can be planned.
 func TestCIJobs(t *testing.T) {
 	t.Parallel()
 	states := testenv.HTTPState(t)
@@ -111,6 +155,7 @@ func TestCIJobs(t *testing.T) {
 		}
 	}
 	token := "NUMAFORM_CLUSTERS_0_TOKEN_SECRET=" + pvesim.DefaultTokenSecret
+	keyFile := filepath.Join(t.TempDir(), "history.key")
 	config, err := os.ReadFile(filepath.Join(stage.Dir, "numaform.yaml"))
 	if err != nil {
 		t.Fatal(err)
@@ -128,11 +173,11 @@ git add numaform.yaml pve-root-ca.pem nodes-settings.json hosts manifests fleet 
 git commit --quiet -m "the fleet"
 git switch --quiet --create mine
 sed -i.bak 's/replicas: 15/replicas: 30/' manifests/pods.yaml
-git commit --quiet --all -m "more pods"`, token)
+git commit --quiet --all -m "more pods"`, token, "NUMAFORM_HISTORY_KEY_FILE="+keyFile)
 
-	jobs := ciJobs(t)
-	if len(jobs) != 4 {
-		t.Fatalf("docs/ci.md has %d jobs, want 4", len(jobs))
+	jobs, apply := ciJobs(t)
+	if len(jobs) != 4 || apply.script == "" {
+		t.Fatalf("docs/ci.md has %d jobs that plan and the job %q that applies, want 4 and one", len(jobs), apply.script)
 	}
 	guests := len(stage.Sim.Guests())
 	for _, job := range jobs {
@@ -157,5 +202,33 @@ git commit --quiet --all -m "more pods"`, token)
 	}
 	if !slices.ContainsFunc(jobs, func(j ciJob) bool { return strings.Contains(j.script, "--snapshot") }) {
 		t.Error("no job works without credentials")
+	}
+
+	remote := filepath.Join(t.TempDir(), "fleet.git")
+	run(stage.Dir, "git clone --quiet --bare . "+remote+"; git push --quiet "+remote+" mine:main")
+	text := applyConfig(t, config, remote, keyFile)
+	checkApplyJob(t, stage, func(clone string) {
+		run(clone, "git clone --quiet --branch main "+remote+" .")
+		if err := os.WriteFile(filepath.Join(clone, "numaform-apply.yaml"), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		run(clone, apply.script, append(apply.env, "HOME="+t.TempDir())...)
+	})
+	next := t.TempDir()
+	run(next, "git clone --quiet --branch main "+remote+" .")
+	run(next, jobs[0].script, jobs[0].env...)
+}
+
+// checkApplyJob runs the job that applies a merged pull request in two directories, as two
+// runners do, and checks that the second one creates no VM, because it finds the files that
+// the first one pushed.
+func checkApplyJob(t *testing.T, stage *demo.Stage, job func(clone string)) {
+	t.Helper()
+	before := len(stage.Sim.Guests())
+	job(t.TempDir())
+	first := len(stage.Sim.Guests())
+	job(t.TempDir())
+	if second := len(stage.Sim.Guests()); first == before || second != first {
+		t.Errorf("%d guests before the job that applies, %d after it, %d after the next one: want more after the first one only", before, first, second)
 	}
 }
