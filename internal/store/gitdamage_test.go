@@ -5,11 +5,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-
+	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/store"
 )
 
@@ -112,5 +114,77 @@ func lose(t *testing.T, clone, reference string) {
 	object := filepath.Join(clone, "objects", hash[:2], hash[2:])
 	if err := errors.Join(os.Chmod(object, 0o600), os.Truncate(object, 0)); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestGitReplacesDamagedObjects empties the objects of former node files: a change that needs
+// their content again stores it again.
+func TestGitReplacesDamagedObjects(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "fleet")
+	g := openGit(t, store.GitConfig{Clone: t.TempDir(), Dir: dir})
+	begin(t, g, desired(), changed(0))
+	begin(t, g, render(nil), changed(1))
+	damaged := 0
+	for line := range strings.Lines(run(t, dir, "ls-tree", "-r", "--format=%(objectname) %(path)", "main~1")) {
+		hash, path, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if !strings.Contains(path, "/node-") {
+			continue
+		}
+		damaged++
+		object := filepath.Join(dir, "objects", hash[:2], hash[2:])
+		if err := errors.Join(os.Chmod(object, 0o600), os.Truncate(object, 0)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if damaged == 0 {
+		t.Fatal("no object is damaged")
+	}
+	begin(t, g, desired(), changed(2))
+	wantFiles(t, g, desired())
+	wantSound(t, dir)
+}
+
+// TestGitOneWriter begins changes on the same revision of a repository without a remote, with
+// several state directories at once: one of them begins.
+func TestGitOneWriter(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "fleet")
+	var stores []*store.Git
+	for range 4 {
+		stores = append(stores, openGit(t, store.GitConfig{Clone: t.TempDir(), Dir: dir}))
+	}
+	begin(t, stores[0], desired(), changed(0))
+	for round := range 5 {
+		_, base := readFrom(t, stores[0])
+		results := make([]error, len(stores))
+		var group, ready sync.WaitGroup
+		ready.Add(len(stores))
+		for i, g := range stores {
+			g.Interrupt(func(name string) error {
+				if name == "branch" {
+					ready.Done()
+					ready.Wait()
+				}
+				return nil
+			})
+			id := 2000 + 10*round + i
+			group.Go(func() {
+				results[i] = g.Begin(t.Context(), base, render(map[fleet.VMID]string{fleet.VMID(id): "pve-1"}), changed(1+10*round+i, id))
+			})
+		}
+		group.Wait()
+		begun := 0
+		for _, err := range results {
+			switch {
+			case err == nil:
+				begun++
+			case !errors.Is(err, store.ErrMoved):
+				t.Error(err)
+			}
+		}
+		if begun != 1 {
+			t.Errorf("round %d: %d changes began on the same revision", round, begun)
+		}
 	}
 }

@@ -201,8 +201,15 @@ func (o *objects) remind(at place, read unpacked) {
 	o.unpacked[at] = read
 }
 
-// SetEncodedObject stores a loose object, which is on disk only after sync.
+// SetEncodedObject stores a loose object, which is on disk only after sync. It replaces an
+// object that a loss of power left empty or cut off, which the library would keep.
 func (o *objects) SetEncodedObject(object plumbing.EncodedObject) (plumbing.Hash, error) {
+	_, err := o.looseSize(object.Hash())
+	if _, unread := errors.AsType[*fs.PathError](err); err != nil && !unread && !errors.Is(err, plumbing.ErrObjectNotFound) {
+		if err := o.DeleteLooseObject(object.Hash()); err != nil {
+			return plumbing.ZeroHash, err
+		}
+	}
 	hash, err := o.Storage.SetEncodedObject(object)
 	if err == nil {
 		o.unsynced = append(o.unsynced, hash)

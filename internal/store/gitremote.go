@@ -30,6 +30,7 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/transport/http"
 	"github.com/go-git/go-git/v5/plumbing/transport/ssh"
 	"github.com/google/renameio/v2"
+	"golang.org/x/sys/unix"
 )
 
 // networkTimeout limits how long the remote can be silent during a fetch, and how long a
@@ -615,19 +616,27 @@ func (r *repository) follow(commit plumbing.Hash) error {
 	return errors.Join(r.setReference(r.branch, commit), r.setReference(r.kept, commit))
 }
 
-// moveBranch sets the branch of a repository without a remote, if it is still at before.
+// moveBranch sets the branch of a repository without a remote, if it is still at before. It
+// locks the repository, because the gate is in state_dir, and several can share a repository.
 func (r *repository) moveBranch(before, commit plumbing.Hash) error {
 	if err := r.interrupt.before("branch"); err != nil {
 		return err
 	}
-	now, err := r.hash(r.branch)
+	root, err := os.Open(r.objects.Filesystem().Root())
 	if err != nil {
-		return err
+		return fmt.Errorf("writing %s: %w", r.where(), err)
 	}
-	if now != before {
-		return fmt.Errorf("writing %s: %w", r.where(), ErrMoved)
-	}
-	if err := r.setReference(r.branch, commit); err != nil {
+	err = flock(root, unix.LOCK_EX, func() error {
+		now, err := r.hash(r.branch)
+		if err != nil {
+			return err
+		}
+		if now != before {
+			return fmt.Errorf("writing %s: %w", r.where(), ErrMoved)
+		}
+		return r.setReference(r.branch, commit)
+	})
+	if err = errors.Join(err, root.Close()); err != nil {
 		return err
 	}
 	return r.interrupt.before("moved")
