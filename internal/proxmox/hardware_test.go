@@ -155,20 +155,32 @@ func TestHardwareChanges(t *testing.T) {
 	}
 }
 
-// TestReportOfABootingHost checks that a host that has restarted is read again until its report
-// can be read, but not for longer than a boot takes.
+// TestReportOfABootingHost checks that a host that has restarted keeps its NUMA nodes if its
+// report cannot be read, and that a host with other CPUs is read again until its report can be
+// read, but not for longer than a boot takes.
 func TestReportOfABootingHost(t *testing.T) {
 	t.Parallel()
 	const path = "/nodes/pve-1/report"
 	c := newChanging(t, 3600)
 	c.refuse(path, 596, "Connection timed out")
 	c.list(map[string]any{"uptime": 40})
-	if got := c.read(t, "update", 30); got != "0-7" {
+	if got := c.read(t, "update", 30); got != "0-1,4-5 2-3,6-7" {
 		t.Errorf("without a report, CPUs are %s", got)
 	}
-	c.say(path, report(eightCPUs))
+	asked := c.asked(path)
 	c.list(map[string]any{"uptime": 70})
-	if got := c.read(t, "update", 30); got != "0-1,4-5 2-3,6-7" {
+	if c.read(t, "update", 30); c.asked(path) != asked {
+		t.Error("a host with the same CPUs is read again")
+	}
+
+	c.list(map[string]any{"uptime": 40, "maxcpu": 4})
+	c.say("/nodes/pve-1/status", map[string]any{"cpuinfo": map[string]any{"cpus": 4}})
+	if got := c.read(t, "update", 30); got != "0-3" {
+		t.Errorf("without a report, CPUs are %s", got)
+	}
+	c.say(path, report(fourCPUs))
+	c.list(map[string]any{"uptime": 70, "maxcpu": 4})
+	if got := c.read(t, "update", 30); got != "0-1 2-3" {
 		t.Errorf("with a report, CPUs are %s", got)
 	}
 
@@ -177,7 +189,7 @@ func TestReportOfABootingHost(t *testing.T) {
 	c.read(t, "update", 30)
 	c.list(map[string]any{"uptime": 301})
 	c.read(t, "update", 241)
-	asked := c.asked(path)
+	asked = c.asked(path)
 	c.list(map[string]any{"uptime": 331})
 	if c.read(t, "update", 30); c.asked(path) != asked {
 		t.Error("a host that booted is read again and again")

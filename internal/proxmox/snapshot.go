@@ -126,7 +126,14 @@ func (c *Client) rereadHosts(
 		host.ReservedCPUs = known.ReservedCPUs
 		host.ReservedMemoryMiB = known.ReservedMemoryMiB
 		if len(known.CPUs) == 0 || host.Problem == "" && c.hardwareChanged(known, entry) {
-			return c.readHost(ctx, host, listing)
+			result := c.readHost(ctx, host, listing)
+			// If only the report cannot be read, as while many guests start, the hardware is
+			// probably the same.
+			same := entry.CPUs == known.Entry.CPUs && entry.MemoryMiB == known.Entry.MemoryMiB
+			if same && host.Problem == "" && host.Sources[topology.FactNUMA] == topology.SourceAssumed {
+				host.Machine, host.Entry = known.Machine, entry
+			}
+			return result
 		}
 		host.Machine = known.Machine
 		host.Entry = cmp.Or(entry, known.Entry)
@@ -147,7 +154,6 @@ func (c *Client) rereadHosts(
 	}
 	locate(hosts)
 
-	// For the other hosts, only the list of guests is new.
 	fresh := &topology.Snapshot{Regions: []topology.Region{region.Region}, Hosts: hosts}
 	for _, r := range old.Regions {
 		if r.Name != region.Name {
@@ -163,22 +169,27 @@ func (c *Client) rereadHosts(
 			continue
 		}
 		if h.Region == region.Name {
-			guests := listed(region.guests[h.Name])
-			for i := range guests {
-				known := func(g topology.Guest) bool { return g.VMID == guests[i].VMID }
-				if at := slices.IndexFunc(h.Guests, known); at >= 0 {
-					guests[i] = h.Guests[at]
-				}
-			}
-			h.Guests = guests
-			if c.cfg.Addresses {
-				c.rereadAddresses(ctx, &h, region.guests[h.Name])
-			}
+			c.listAgain(ctx, &h, region)
 		}
 		fresh.Hosts = append(fresh.Hosts, h)
 	}
 	sortSnapshot(fresh)
 	return fresh, nil
+}
+
+// listAgain sets the guests of a host that is not read again: only their list is new.
+func (c *Client) listAgain(ctx context.Context, host *topology.Host, region *regionRead) {
+	guests := listed(region.guests[host.Name])
+	for i := range guests {
+		known := func(g topology.Guest) bool { return g.VMID == guests[i].VMID }
+		if at := slices.IndexFunc(host.Guests, known); at >= 0 {
+			guests[i] = host.Guests[at]
+		}
+	}
+	host.Guests = guests
+	if c.cfg.Addresses {
+		c.rereadAddresses(ctx, host, region.guests[host.Name])
+	}
 }
 
 // rereadAddresses reads the guests of a host again that are new or changed, because static
