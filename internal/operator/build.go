@@ -300,6 +300,9 @@ func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, err
 		Unavailable: b.closed,
 		Evacuated:   b.control.evacuated,
 		BusyHosts:   writer.BusyHosts,
+
+		RemovalsFrozen: func() bool { return approvals.Frozen(v1alpha1.ScaleDown) },
+
 		Request:     b.request(),
 		BatchIdle:   b.settings.BatchIdle,
 		BatchMax:    b.settings.BatchMax,

@@ -7,7 +7,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/karpenter/pkg/events"
 
-	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/cloudprovider"
 	"github.com/numaform/numaform/internal/controllers/provisioning"
@@ -170,9 +169,6 @@ func (o *onlooker) Up(ctx context.Context, snapshot *topology.Snapshot, placed [
 func (o *onlooker) MayWake(context.Context) (func(*fleet.VM) bool, error) {
 	return func(*fleet.VM) bool { return false }, nil
 }
-
-// Frozen is always false, because no change begins in observe mode.
-func (o *onlooker) Frozen(v1alpha1.ScaleDirection) bool { return false }
 
 // Created does nothing: in observe mode, no ScalePlan is approved.
 func (o *onlooker) Created(context.Context, string, []fleet.VM) error { return nil }

@@ -65,8 +65,6 @@ type Approvals interface {
 	Created(ctx context.Context, plan string, vms []fleet.VM) error
 	// MayWake returns which standby VMs pods may wake.
 	MayWake(ctx context.Context) (func(vm *fleet.VM) bool, error)
-	// Frozen reports whether a freeze window blocks changes in a direction now.
-	Frozen(direction v1alpha1.ScaleDirection) bool
 	// Draft creates ScalePlans for the VMs that the last Up did not return. Other
 	// placements may run meanwhile.
 	Draft(ctx context.Context) error
@@ -92,6 +90,8 @@ type Config struct {
 	Virtual func(ctx context.Context) []*corev1.Pod
 	// Evacuated returns the hosts being evacuated; nil means none.
 	Evacuated func() []topology.HostID
+	// RemovalsFrozen reports whether a freeze window blocks removals now; nil means never.
+	RemovalsFrozen func() bool
 	// BusyHosts returns the hosts on which a wake would wait, and those on which it would
 	// wait only for the removal of VMs; nil means none.
 	BusyHosts func() (busy, removing []topology.HostID)
@@ -139,6 +139,9 @@ func New(config Config) *Controller {
 	}
 	if config.Evacuated == nil {
 		config.Evacuated = func() []topology.HostID { return nil }
+	}
+	if config.RemovalsFrozen == nil {
+		config.RemovalsFrozen = func() bool { return false }
 	}
 	if config.BusyHosts == nil {
 		config.BusyHosts = func() (busy, removing []topology.HostID) { return nil, nil }

@@ -101,7 +101,7 @@ type writer struct {
 	wanted  []fleet.VM
 	woken   []fleet.Key
 	removed []fleet.Key
-	// removing is set if the removals of removed wait.
+	// removing is set if the removals of removed wait for an approval.
 	removing bool
 	// made are the VMs that exist.
 	made map[fleet.Key]bool
@@ -123,7 +123,7 @@ func (w *writer) States(context.Context) ([]scaler.VMState, error) {
 		state := scaler.VMState{VM: vm, Phase: scaler.PhaseReserved, Err: w.waits}
 		switch {
 		case w.removing && slices.Contains(w.removed, vm.Key):
-			state.Phase = scaler.PhaseRemoving
+			state.Phase, state.Err = scaler.PhaseRemoving, &scaler.PendingApprovalError{}
 		case w.made[vm.Key]:
 			state.Phase = scaler.PhaseMade
 		}
@@ -185,8 +185,6 @@ func (a approvals) Up(_ context.Context, _ *topology.Snapshot, placed []scheduli
 func (a approvals) MayWake(context.Context) (func(*fleet.VM) bool, error) {
 	return func(*fleet.VM) bool { return true }, nil
 }
-
-func (a approvals) Frozen(v1alpha1.ScaleDirection) bool { return false }
 
 func (a approvals) Created(context.Context, string, []fleet.VM) error { return nil }
 

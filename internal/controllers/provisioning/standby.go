@@ -3,6 +3,7 @@ package provisioning
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -197,15 +198,15 @@ func (c *Controller) wake(ctx context.Context, woken []scheduling.Woken, pods po
 }
 
 // keep returns the standby VMs that are not replaced in this decision: VMs that have not
-// been outdated for long, except on evacuated hosts, and all VMs while removals are frozen.
+// been outdated for long, or while removals are frozen, except on evacuated hosts.
 func (c *Controller) keep(request *scheduling.Request) map[fleet.Key]bool {
-	frozen := c.config.Approvals.Frozen(v1alpha1.ScaleDown)
+	frozen := c.config.RemovalsFrozen()
 	keys := map[fleet.Key]bool{}
 	for i := range request.Existing {
 		vm := &request.Existing[i]
 		began, known := c.unneeded[vm.Key]
 		long := known && request.Now.Sub(began) >= spareFor
-		keys[vm.Key] = vm.Standby && (frozen || !long && !slices.Contains(request.Evacuated, vm.Host))
+		keys[vm.Key] = vm.Standby && (frozen || !long) && !slices.Contains(request.Evacuated, vm.Host)
 	}
 	return keys
 }
@@ -216,14 +217,15 @@ func (c *Controller) keep(request *scheduling.Request) map[fleet.Key]bool {
 // not read, all VMs remain until pods need them.
 //
 // A VM whose removal is requested can no longer be woken. So removeSpare requests none in a
-// freeze window, and none on a host where an earlier removal waits, for example for an
-// approval: each time that the CapacityBuffer grows again, another VM would be created instead.
+// freeze window, and none on a host where an earlier removal waits for an approval: each time
+// that the CapacityBuffer grows again, another VM would be created instead. VMs on evacuated
+// hosts cannot be woken anyway.
 func (c *Controller) removeSpare(ctx context.Context, d *scheduling.Decision, states []scaler.VMState, evacuated []topology.HostID) {
 	if c.config.Virtual == nil {
 		return
 	}
-	creating, removing := standbyInProgress(d, states)
-	frozen := c.config.Approvals.Frozen(v1alpha1.ScaleDown)
+	creating, unapproved := standbyInProgress(d, states)
+	frozen := c.config.RemovalsFrozen()
 	now := c.config.Clock.Now()
 	since := map[fleet.Key]time.Time{}
 	for i := range d.Standby {
@@ -238,18 +240,23 @@ func (c *Controller) removeSpare(ctx context.Context, d *scheduling.Decision, st
 			began = now
 		}
 		since[vm.Key] = began
-		if wait := spareFor - now.Sub(began); wait > 0 && !slices.Contains(evacuated, vm.Host) {
+		leaving := slices.Contains(evacuated, vm.Host)
+		if wait := spareFor - now.Sub(began); wait > 0 && !leaving {
 			c.batch.triggerIn(wait)
 			continue
 		}
-		if frozen {
+		if frozen && !leaving {
 			c.batch.triggerIn(spareFor) // the end of a freeze window triggers no decision
 			continue
 		}
 		if held {
 			continue // other VMs are replaced first
 		}
-		if outdated != "" && creating[vm.Pool] || removing[vm.Host] {
+		if unapproved[vm.Host] && !leaving {
+			c.batch.triggerIn(spareFor) // an approval triggers no decision
+			continue
+		}
+		if outdated != "" && creating[vm.Pool] {
 			c.batch.triggerIn(replaceEvery)
 			continue
 		}
@@ -262,9 +269,9 @@ func (c *Controller) removeSpare(ctx context.Context, d *scheduling.Decision, st
 }
 
 // standbyInProgress returns the NodePools whose standby VMs are being created, and the hosts
-// from which standby VMs are being removed.
-func standbyInProgress(d *scheduling.Decision, states []scaler.VMState) (creating map[string]bool, removing map[topology.HostID]bool) {
-	creating, removing = map[string]bool{}, map[topology.HostID]bool{}
+// where the removal of a standby VM waits for an approval.
+func standbyInProgress(d *scheduling.Decision, states []scaler.VMState) (creating map[string]bool, held map[topology.HostID]bool) {
+	creating, held = map[string]bool{}, map[topology.HostID]bool{}
 	for i := range d.New {
 		creating[d.New[i].NodePool] = creating[d.New[i].NodePool] || d.New[i].Standby
 	}
@@ -275,10 +282,10 @@ func standbyInProgress(d *scheduling.Decision, states []scaler.VMState) (creatin
 		case phase == scaler.PhaseReserved, phase == scaler.PhaseMaking:
 			creating[vm.Pool] = true
 		case phase == scaler.PhaseRemoving:
-			removing[vm.Host] = true
+			held[vm.Host] = held[vm.Host] || errors.As(states[i].Err, new(*scaler.PendingApprovalError))
 		}
 	}
-	return creating, removing
+	return creating, held
 }
 
 // refill returns the new VMs that may be created now: nodes, and standby VMs of NodePools

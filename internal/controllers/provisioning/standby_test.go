@@ -288,16 +288,6 @@ func TestLargeStandbyBuffer(t *testing.T) {
 	}
 }
 
-// freezing allows all VMs, and blocks removals while frozen is set.
-type freezing struct {
-	approvals
-	frozen bool
-}
-
-func (f *freezing) Frozen(direction v1alpha1.ScaleDirection) bool {
-	return f.frozen && direction == v1alpha1.ScaleDown
-}
-
 // resize sets the replicas of the buffer, and decides now and two minutes later.
 func (w *world) resize(t *testing.T, replicas int32) {
 	t.Helper()
@@ -319,8 +309,8 @@ func TestFreezeKeepsStandby(t *testing.T) {
 	t.Parallel()
 	w := standbyWorld(t, 2, poolOfTwo)
 	w.writer.removing = true
-	freeze := &freezing{frozen: true, approvals: func(placed []scheduling.Placed) ([]scheduling.Placed, error) { return placed, nil }}
-	w.config.Approvals = freeze
+	frozen := true
+	w.config.RemovalsFrozen = func() bool { return frozen }
 	w.Controller = provisioning.New(w.config)
 	for _, replicas := range []int32{2, 1, 2} {
 		w.resize(t, replicas)
@@ -333,7 +323,7 @@ func TestFreezeKeepsStandby(t *testing.T) {
 	if len(w.writer.wanted) != 2 || len(w.writer.removed) != 0 {
 		t.Fatalf("%d VMs, removed %v: want no replacement of the outdated VM", len(w.writer.wanted), w.writer.removed)
 	}
-	freeze.frozen = false
+	frozen = false
 	w.resize(t, 2)
 	if len(w.writer.wanted) != 3 || len(w.writer.removed) != 1 || w.writer.removed[0] != w.writer.wanted[0].Key {
 		t.Errorf("%d VMs, removed %v after the freeze, want one replacement of %s", len(w.writer.wanted), w.writer.removed, w.writer.wanted[0].Key)
