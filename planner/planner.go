@@ -7,7 +7,6 @@ package planner
 
 import (
 	"maps"
-	"math"
 	"slices"
 
 	"github.com/numaform/numaform/fleet"
@@ -174,22 +173,6 @@ func (p *Planner) Start(vm fleet.VM) bool {
 	s.occupy(c)
 	p.publish(host, s)
 	return true
-}
-
-// Shortage returns how much memory, in MiB, a host lacks for its guests and for the stopped
-// VMs that reserve memory there, or 0. Memory that all our VMs there may overcommit is not
-// lacking. A host whose memory is unknown lacks none.
-func (p *Planner) Shortage(host topology.HostID) int64 {
-	at, ok := p.at[host]
-	if !ok || p.hosts[at].memory[ordinary] == 0 {
-		return 0
-	}
-	s := p.hosts[at]
-	ratio := s.memoryRatio
-	if math.IsInf(ratio, 1) {
-		ratio = 1
-	}
-	return max(0, -s.balance-s.beyond(ratio))
 }
 
 // publish replaces the state of a host and increments its version, which invalidates the

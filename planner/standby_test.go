@@ -8,7 +8,6 @@ import (
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/planner"
-	"github.com/numaform/numaform/topology"
 )
 
 // TestStandbyUsesNothing checks that a standby VM uses resources only if it reserves them
@@ -92,42 +91,5 @@ func TestStandbyStarts(t *testing.T) {
 		if p.Start(other) {
 			t.Errorf("%s: the VM starts on a full host", policy)
 		}
-	}
-}
-
-// TestShortage checks how much memory a host lacks if a guest uses memory that a stopped VM
-// reserves.
-func TestShortage(t *testing.T) {
-	t.Parallel()
-	const reserved = 4 * gib
-	half := twoNodes().MemoryMiB / 2
-	for _, test := range []struct {
-		name       string
-		policy     fleet.Policy
-		overcommit float64
-		used, want int64 // beyond the memory that is not reserved
-	}{
-		{name: "sufficient", policy: fleet.PolicyDedicated},
-		{name: "one MiB short", policy: fleet.PolicyDedicated, used: 1, want: 1},
-		{name: "overcommitted", policy: fleet.PolicyShared, overcommit: 1.5, used: half},
-		{name: "overcommitted too much", policy: fleet.PolicyShared, overcommit: 1.5, used: half + 5, want: 5},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			h := twoNodes()
-			specs := same(spec(test.policy, 2, reserved), 1)
-			specs[0].MemoryOvercommit = test.overcommit
-			placed, _ := planner.New(snapshot(h), nil).Place(specs)
-			vms := asExisting(2000, specs, placed)
-			vms[0].Standby, vms[0].Reserve = true, true
-			h.Guests = []topology.Guest{{VMID: 105, Name: "db", Kind: topology.GuestVM, Running: true, VCPUs: 1, MemoryMiB: h.MemoryMiB - reserved + test.used}}
-			p := planner.New(snapshot(h), vms)
-			if got := p.Shortage(vms[0].Host); got != test.want {
-				t.Errorf("lacks %d MiB, want %d", got, test.want)
-			}
-			if got := p.Shortage(topology.HostID{Host: "other"}); got != 0 {
-				t.Errorf("an unknown host lacks %d MiB", got)
-			}
-		})
 	}
 }

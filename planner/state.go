@@ -231,12 +231,8 @@ func (s *state) memoryRoom(w *request) int64 {
 	if w.backing != ordinary || ratio <= 1 {
 		return s.left[w.backing]
 	}
-	return min(max(0, s.balance+s.beyond(ratio)), s.memory[ordinary])
-}
-
-// beyond returns how much more ordinary memory than the host has its VMs may use at a ratio.
-func (s *state) beyond(ratio float64) int64 {
-	return int64(math.Floor((ratio-1)*float64(s.memory[ordinary]) + 1e-9))
+	beyond := int64(math.Floor((ratio-1)*float64(s.memory[ordinary]) + 1e-9))
+	return min(max(0, s.balance+beyond), s.memory[ordinary])
 }
 
 // floatRoom returns how many vCPUs may float over the given number of CPUs, at the given

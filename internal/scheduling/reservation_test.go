@@ -1,12 +1,10 @@
 package scheduling_test
 
 import (
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/ipam"
 	"github.com/numaform/numaform/internal/scheduling"
 	"github.com/numaform/numaform/topology"
@@ -71,44 +69,5 @@ func TestStandbyLostItsAddress(t *testing.T) {
 	want := standbyOutcome{Outdated: []string{`net0 has the address 10.0.0.60/24, which address pool "nodes" does not assign`}, Nodes: 1, Standby: 1, Spare: 1}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("a smaller pool (-want +got):\n%s", diff)
-	}
-}
-
-// TestStandbyLostItsMemory checks that only as many standby VMs are woken as memory is left if
-// other guests use a part of the memory that these VMs reserve. The other ones remain, and the
-// decision has the reason.
-func TestStandbyLostItsMemory(t *testing.T) {
-	t.Parallel()
-	pool, buffer := nodePool("general", "dedicated", ""), virtual(2, "3")
-	vms := made(nil, standbyFor(t, load(t, classes, pool), oneHost(16, 64), buffer))
-	busy := load(t, classes, pool, deployment("web", 2, "3", "1Gi", ""))
-	reserved := vms[0].MemoryMiB + vms[1].MemoryMiB
-	for mib, woken := range map[int64][]fleet.VM{
-		64<<10 - reserved:                        vms,
-		64<<10 - reserved + 1:                    vms[:1],
-		64<<10 - reserved + vms[1].MemoryMiB:     vms[:1],
-		64<<10 - reserved + vms[1].MemoryMiB + 1: nil,
-	} {
-		snapshot := withGuests(oneHost(16, 64), vms...)
-		snapshot.Hosts[0].Guests = append(snapshot.Hosts[0].Guests, topology.Guest{VMID: 105, Name: "db", Kind: topology.GuestVM, VCPUs: 1, MemoryMiB: mib, Running: true})
-		d, err := busy.Decide(t.Context(), scheduling.Request{ClusterID: "test", Snapshot: snapshot, Existing: vms, Standby: buffer})
-		if err != nil {
-			t.Fatal(err)
-		}
-		var got, want []string
-		for _, w := range d.Woken {
-			got = append(got, w.VM.Name)
-		}
-		for _, vm := range woken {
-			want = append(want, vm.Name)
-		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("a guest of %d MiB: woken (-want +got):\n%s", mib, diff)
-		}
-		for _, s := range d.Standby {
-			if s.Outdated != "" || !strings.HasPrefix(s.Unusable, "other guests use memory that it reserves on host lab/solo") {
-				t.Errorf("a guest of %d MiB: %s is outdated %q, unusable %q", mib, s.VM.Name, s.Outdated, s.Unusable)
-			}
-		}
 	}
 }

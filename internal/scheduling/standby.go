@@ -81,7 +81,6 @@ func (s *session) prepareStandby(locator *locator) {
 			locator.stopped[id] && !s.closed.byRequest(offering{pool: vm.Pool, instanceType: vm.InstanceType, host: vm.Host})
 		vm.delayed = s.request.delays(&vm.Spec, vm.Host)
 	}
-	s.checkMemory()
 }
 
 // nameTaken returns why a VM cannot get a NodeClaim, or "". An outdated VM needs none.
@@ -91,27 +90,6 @@ func (s *session) nameTaken(vm *inflight) string {
 		return ""
 	}
 	return fmt.Sprintf("another NodeClaim has the name of its NodeClaim: delete NodeClaim %s, or run numaform remove %s", name, vm.Name)
-}
-
-// checkMemory makes standby VMs unusable whose reserved memory other guests use: their start
-// would overcommit the host. It begins with the highest VMID of each host, and ends when the
-// memory of the unusable and outdated VMs, which do not start, is sufficient for the others.
-func (s *session) checkMemory() {
-	shortage := map[topology.HostID]int64{}
-	for _, vm := range slices.Backward(s.state.standby) {
-		short, known := shortage[vm.Host]
-		if !known {
-			short = s.site.Shortage(vm.Host)
-		}
-		if short > 0 && vm.Reserve && vm.HugePages == "" {
-			if vm.outdated == "" {
-				vm.unusable = cmp.Or(vm.unusable, fmt.Sprintf("other guests use memory that it reserves on host %s: free memory there, or run numaform remove %s", vm.Host, vm.Name))
-				vm.wakeable = false
-			}
-			short -= vm.MemoryMiB
-		}
-		shortage[vm.Host] = short
-	}
 }
 
 // delays reports whether a VM would start later on the host than a new VM on a host that is
