@@ -430,6 +430,11 @@ func TestPendingWakesRemain(t *testing.T) {
 			if !slices.ContainsFunc(pending, func(plan v1alpha1.ScalePlan) bool { return plan.Name == first.Name }) {
 				t.Errorf("%s is no longer pending", first.Name)
 			}
+			b.vms = nil
+			b.settle()
+			if ended := b.plans(v1alpha1.ScalePlanSuperseded); !slices.ContainsFunc(ended, func(plan v1alpha1.ScalePlan) bool { return plan.Name == first.Name }) {
+				t.Errorf("%s is pending although its VM does not exist", first.Name)
+			}
 		})
 	}
 }

@@ -152,7 +152,7 @@ func (a *Approvals) prune(ctx context.Context, plan *v1alpha1.ScalePlan) error {
 }
 
 // advancePending ends a plan that was rejected or was not begun in time, or whose nodes to
-// be removed no longer exist or are needed again.
+// be removed no longer exist or are needed again, or whose VMs to be woken no longer exist.
 func (a *Approvals) advancePending(ctx context.Context, plan *v1alpha1.ScalePlan) error {
 	switch {
 	case isRejected(plan):
@@ -164,6 +164,8 @@ func (a *Approvals) advancePending(ctx context.Context, plan *v1alpha1.ScalePlan
 		return a.end(ctx, plan, v1alpha1.ScalePlanExpired, "it was not approved in time: if it is still needed, it is proposed again")
 	case plan.Spec.Direction == v1alpha1.ScaleDown && a.outdated(plan):
 		return a.end(ctx, plan, v1alpha1.ScalePlanSuperseded, "its nodes no longer exist, or are needed again")
+	case onlyWakes(plan) && !a.onStandby(plan):
+		return a.end(ctx, plan, v1alpha1.ScalePlanSuperseded, "its VMs are not on standby")
 	}
 	return errors.Join(a.noteFreeze(ctx, plan), a.noteConsent(ctx, plan))
 }
@@ -253,6 +255,12 @@ func wakes(vms []v1alpha1.ScalePlanVM) map[string]bool {
 // onlyWakes reports whether a plan wakes standby VMs and changes no others.
 func onlyWakes(plan *v1alpha1.ScalePlan) bool {
 	return len(plan.Spec.VMs) > 0 && len(wakes(plan.Spec.VMs)) == len(plan.Spec.VMs)
+}
+
+// onStandby reports whether a standby VM that a plan wakes exists.
+func (a *Approvals) onStandby(plan *v1alpha1.ScalePlan) bool {
+	woken := wakes(plan.Spec.VMs)
+	return slices.ContainsFunc(a.fleet.VMs(), func(state scaler.VMState) bool { return state.VM.Standby && woken[string(state.VM.Key)] })
 }
 
 // begun returns the participle that describes the VMs of a finished scale-up: created,
