@@ -122,8 +122,9 @@ func (o *backupOptions) run(ctx context.Context, process Process) (err error) {
 	if err != nil {
 		return err
 	}
-	var key []byte // the controller's
-	if o.inCluster(process.Environ, settings) {
+	var key []byte // the controller's, which has no fleet in a directory
+	inDirectory := !settings.Fleet.InGit() && settings.Fleet.ConfigMap == (operator.ConfigMap{})
+	if !inDirectory && o.inCluster(process.Environ, settings) {
 		if key, err = o.controllerKey(ctx, process.Environ, settings); err != nil {
 			return explained(err, backupRole)
 		}
