@@ -117,37 +117,7 @@ func (c *Client) rereadHosts(
 		c.readMappings(ctx, region, hosts)
 	}
 	read := func(ctx context.Context, host *topology.Host, listing hostListing) hostRead {
-		known := old.Host(host.ID())
-		if known == nil || known.Absent {
-			return c.readHost(ctx, host, listing)
-		}
-		entry := entryOf(listing.node)
-		host.PCIDevices = known.PCIDevices
-		host.ReservedCPUs = known.ReservedCPUs
-		host.ReservedMemoryMiB = known.ReservedMemoryMiB
-		if len(known.CPUs) == 0 || host.Problem == "" && c.hardwareChanged(known, entry) {
-			result := c.readHost(ctx, host, listing)
-			// If only the report cannot be read, as while many guests start, the hardware is
-			// probably the same.
-			same := entry.CPUs == known.Entry.CPUs && entry.MemoryMiB == known.Entry.MemoryMiB
-			if same && host.Problem == "" && host.Sources[topology.FactNUMA] == topology.SourceAssumed {
-				host.Machine, host.Entry = known.Machine, entry
-			}
-			return result
-		}
-		host.Machine = known.Machine
-		host.Entry = cmp.Or(entry, known.Entry)
-		host.MachineWarnings = known.MachineWarnings
-		host.Addresses = known.Addresses
-
-		var result hostRead
-		if host.Problem == "" {
-			result.gone = again(ctx, host, known, listing)
-		} else {
-			c.regainGuests(ctx, host, known, listing.guests, 0, nil)
-		}
-		host.Warnings = append(host.Warnings, host.MachineWarnings...)
-		return result
+		return c.rereadHost(ctx, host, old.Host(host.ID()), listing, again)
 	}
 	if err := c.readHosts(ctx, region, hosts, read); err != nil {
 		return nil, err
@@ -175,6 +145,41 @@ func (c *Client) rereadHosts(
 	}
 	sortSnapshot(fresh)
 	return fresh, nil
+}
+
+// rereadHost reads a host again, with its hardware if that is unknown or may have changed. known
+// is the host as it was read before, or nil.
+func (c *Client) rereadHost(ctx context.Context, host, known *topology.Host, listing hostListing, again rereader) hostRead {
+	if known == nil || known.Absent {
+		return c.readHost(ctx, host, listing)
+	}
+	entry := entryOf(listing.node)
+	host.PCIDevices = known.PCIDevices
+	host.ReservedCPUs = known.ReservedCPUs
+	host.ReservedMemoryMiB = known.ReservedMemoryMiB
+	if len(known.CPUs) == 0 || host.Problem == "" && c.hardwareChanged(known, entry) {
+		result := c.readHost(ctx, host, listing)
+		// If only the report cannot be read, as while many guests start, the hardware is
+		// probably the same.
+		same := entry.CPUs == known.Entry.CPUs && entry.MemoryMiB == known.Entry.MemoryMiB
+		if same && host.Problem == "" && host.Sources[topology.FactNUMA] == topology.SourceAssumed {
+			host.Machine, host.Entry = known.Machine, entry
+		}
+		return result
+	}
+	host.Machine = known.Machine
+	host.Entry = cmp.Or(entry, known.Entry)
+	host.MachineWarnings = known.MachineWarnings
+	host.Addresses = known.Addresses
+
+	var result hostRead
+	if host.Problem == "" {
+		result.gone = again(ctx, host, known, listing)
+	} else {
+		c.regainGuests(ctx, host, known, listing.guests, 0, nil)
+	}
+	host.Warnings = append(host.Warnings, host.MachineWarnings...)
+	return result
 }
 
 // listAgain sets the guests of a host that is not read again: only their list is new.
