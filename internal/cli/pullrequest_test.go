@@ -13,8 +13,8 @@ import (
 
 // TestReplacedPullRequests checks which open pull requests of earlier changes a change
 // closes: of apply, the earlier ones of apply; of remove, those about the same VMs. Others,
-// forks, the proposals of controllers and the changes of another cluster stay open, and those of
-// apply while it refuses pods and adds no VM.
+// forks, the proposals of controllers and the changes of another cluster stay open. While apply
+// refuses pods and adds no VM, its own pull requests stay open, too.
 func TestReplacedPullRequests(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

@@ -289,27 +289,25 @@ func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, err
 		virtual = core.virtual.GetAll
 	}
 	provisioner = provisioning.New(provisioning.Config{
-		Virtual:     virtual,
-		Client:      cached,
-		Cluster:     b.cluster,
-		State:       core.state,
-		Recorder:    b.recorder,
-		Writer:      writer,
-		Approvals:   approvals,
-		Snapshot:    b.inventory.Snapshot,
-		Unavailable: b.closed,
-		Evacuated:   b.control.evacuated,
-		BusyHosts:   writer.BusyHosts,
-
+		Virtual:        virtual,
+		Client:         cached,
+		Cluster:        b.cluster,
+		State:          core.state,
+		Recorder:       b.recorder,
+		Writer:         writer,
+		Approvals:      approvals,
+		Snapshot:       b.inventory.Snapshot,
+		Unavailable:    b.closed,
+		Evacuated:      b.control.evacuated,
+		BusyHosts:      writer.BusyHosts,
 		RemovalsFrozen: func() bool { return approvals.Frozen(v1alpha1.ScaleDown) },
-
-		Request:     b.request(),
-		BatchIdle:   b.settings.BatchIdle,
-		BatchMax:    b.settings.BatchMax,
-		Begun:       writer.Begun,
-		EngineStart: time.Second,
-		Placing:     &b.placing,
-		Clock:       b.clock,
+		Request:        b.request(),
+		BatchIdle:      b.settings.BatchIdle,
+		BatchMax:       b.settings.BatchMax,
+		Begun:          writer.Begun,
+		EngineStart:    time.Second,
+		Placing:        &b.placing,
+		Clock:          b.clock,
 	})
 	// Serve the metrics now that everything they read exists.
 	b.numbers.Store(registry)

@@ -9,7 +9,7 @@ import (
 )
 
 // A store finds the recent part of its history by times that anyone with write access can set,
-// such as those of commits. So a commit or record with an old time could hide what is
+// such as commit times. So a commit or record with an old time could hide what is
 // behind it. The numbers of records in the installation's logs show that: a read is complete if
 // they have no gap, and begin with a record from before the window.
 
